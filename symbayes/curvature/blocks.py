@@ -1,0 +1,173 @@
+"""Blocks: the curvature of one weight tensor, in a form whose eigenvalues are cheap.
+
+Under a prior precision δ that is one number for the tensor, everything the evidence needs follows from the eigenvalues λ:
+
+    log|I + H/δ| = Σ log(1 + λ/δ)          effective parameters γ = Σ λ / (λ + δ)
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from symbayes.errors import NotFiniteError
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A symmetric positive semi-definite matrix for each block; only the diagonals where it is diagonal.
+
+    Args:
+        matrices: [block, d, d], or [block, d] when diagonal.
+        diagonal: Whether only diagonals are stored.
+        name: Of the tensor, for messages.
+    """
+
+    matrices: Tensor
+    diagonal: bool
+    name: str
+
+    @cached_property
+    def eigenvalues(self) -> Float[Tensor, "block d"]:
+        """Decomposed once; a bias may share the factor of its weight."""
+        return self.matrices if self.diagonal else _eigenvalues(self.matrices, self.name)
+
+    @cached_property
+    def eigenvectors(self) -> Float[Tensor, "block d d"]:
+        """As columns; only EKFAC and tests need them."""
+        if self.diagonal:
+            return torch.eye(self.matrices.shape[1], dtype=self.matrices.dtype, device=self.matrices.device).expand(
+                len(self.matrices), -1, -1
+            )
+        return torch.linalg.eigh(self.matrices.double()).eigenvectors.to(self.matrices.dtype)
+
+    def dense(self) -> Float[Tensor, "block d d"]:
+        return torch.diag_embed(self.matrices) if self.diagonal else self.matrices
+
+
+class Block(ABC):
+    """The curvature of one weight tensor."""
+
+    #: One word for tables.
+    kind: str
+
+    @cached_property
+    @abstractmethod
+    def eigenvalues(self) -> Float[Tensor, " p"]:
+        """All of them, in no particular order."""
+
+    @abstractmethod
+    def dense(self) -> Float[Tensor, "p p"]:
+        """The whole matrix, in the order of the flattened tensor; for tests."""
+
+    def log_det(self, precision: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """log|I + H/δ|."""
+        return (self.eigenvalues / precision).log1p().sum()
+
+    def effective(self, precision: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """γ = tr H (H + δI)⁻¹, the number of parameters that the data determine."""
+        return (self.eigenvalues / (self.eigenvalues + precision)).sum()
+
+    def trace(self) -> Float[Tensor, ""]:
+        return self.eigenvalues.sum()
+
+
+@dataclass(frozen=True)
+class KroneckerBlock(Block):
+    """H = ⊕_block G ⊗ A over the row form [block, d_out, d_in] of a weight; one G may serve all blocks."""
+
+    G: Factor
+    A: Factor
+    #: From the row form to the order of the tensor.
+    transposed: bool = False
+    kind = "Kronecker"
+
+    @cached_property
+    def eigenvalues(self) -> Float[Tensor, " p"]:
+        return (self.G.eigenvalues[:, :, None] * self.A.eigenvalues[:, None, :]).flatten()
+
+    def dense(self) -> Float[Tensor, "p p"]:
+        A, G = self.A.dense(), self.G.dense()
+        G = G.expand(len(A), -1, -1)
+        if self.transposed:
+            A, G = G, A
+        return torch.block_diag(*(torch.kron(g, a) for g, a in zip(G, A, strict=True)))
+
+    def trace(self) -> Float[Tensor, ""]:
+        traces = [f.matrices.sum(-1) if f.diagonal else f.matrices.diagonal(dim1=1, dim2=2).sum(-1) for f in (self.G, self.A)]
+        return (traces[0] * traces[1]).sum()
+
+
+@dataclass(frozen=True)
+class DenseBlock(Block):
+    """H as it is; for biases, and for tensors small enough."""
+
+    H: Factor
+    kind = "dense"
+
+    @cached_property
+    def eigenvalues(self) -> Float[Tensor, " p"]:
+        return self.H.eigenvalues.flatten()
+
+    def dense(self) -> Float[Tensor, "p p"]:
+        return torch.block_diag(*self.H.dense())
+
+    def trace(self) -> Float[Tensor, ""]:
+        return self.H.matrices.diagonal(dim1=1, dim2=2).sum()
+
+
+@dataclass(frozen=True)
+class DiagonalBlock(Block):
+    """Only the diagonal of H."""
+
+    diagonal: Float[Tensor, " p"]
+    kind = "diagonal"
+
+    @cached_property
+    def eigenvalues(self) -> Float[Tensor, " p"]:
+        return self.diagonal
+
+    def dense(self) -> Float[Tensor, "p p"]:
+        return torch.diag(self.diagonal)
+
+
+@dataclass(frozen=True)
+class EigenBlock(Block):
+    """H = U diag(λ) Uᵀ with U = U_G ⊗ U_A from a Kronecker block, and λ the exact curvature along U (EKFAC)."""
+
+    values: Float[Tensor, "block d_out d_in"]
+    basis: KroneckerBlock
+    kind = "Kronecker, eigenvalues corrected"
+
+    @cached_property
+    def eigenvalues(self) -> Float[Tensor, " p"]:
+        return self.values.flatten()
+
+    def dense(self) -> Float[Tensor, "p p"]:
+        U_A, U_G = self.basis.A.eigenvectors, self.basis.G.eigenvectors
+        U_G, values = U_G.expand(len(U_A), -1, -1), self.values
+        if self.basis.transposed:
+            U_A, U_G, values = U_G, U_A, values.transpose(1, 2)
+        blocks = []
+        for u_g, u_a, value in zip(U_G, U_A, values, strict=True):
+            U = torch.kron(u_g, u_a)
+            blocks.append(U * value.flatten() @ U.T)
+        return torch.block_diag(*blocks)
+
+
+def _eigenvalues(matrices: Float[Tensor, "block d d"], name: str) -> Float[Tensor, "block d"]:
+    """Eigenvalues, not below zero; in double precision where single precision fails (it does on dead units)."""
+    for attempt in (matrices, matrices.double()):
+        try:
+            values: Tensor = torch.linalg.eigvalsh(attempt)
+        except torch.linalg.LinAlgError:
+            continue
+        if values.isfinite().all():
+            return values.clamp(min=0).to(matrices.dtype)
+    raise NotFiniteError(
+        f"The curvature of {name!r} could not be decomposed: its entries reach {matrices.abs().max().item():.3g}. "
+        "Check that the loss is finite and the weights have not diverged; a smaller learning rate helps."
+    )

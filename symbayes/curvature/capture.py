@@ -1,0 +1,165 @@
+"""What every map of a model saw and gave in one forward pass, and the gradients of outputs with respect to it.
+
+Only gradients of *outputs of maps* are asked of autograd. Weights are detached, so the backward pass never computes weight
+gradients, which is what makes this several times cheaper than a gradient for each column.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from symbayes.curvature.adapters import ATTENTION_MAPS, LinearRows, attention_forward, row_form
+from symbayes.layers.path import RowForm
+from symbayes.layers.structure import weight_tensors
+
+#: Gradients of several columns travel together as long as they stay below this many numbers.
+COLUMN_BUDGET = 2**24
+
+
+@dataclass(frozen=True)
+class Site:
+    """One map of the model: its row form, and the trainable tensors that are its weight and bias."""
+
+    name: str
+    form: RowForm
+    weight: str | None
+    bias: str | None
+
+
+@dataclass(frozen=True)
+class Sites:
+    """All maps of a model, and the trainable tensors that belong to none of them."""
+
+    maps: dict[str, Site]
+    free: tuple[str, ...]
+
+
+def find_sites(model: nn.Module) -> Sites:
+    """Every map of a model that has trainable weights.
+
+    Raises:
+        RuntimeError: If a tensor is shared between modules.
+    """
+    trainable = set(weight_tensors(model))
+    _refuse_shared(model)
+    maps: dict[str, Site] = {}
+    for name, module in model.named_modules():
+        prefix = f"{name}." if name else ""
+        if isinstance(module, nn.MultiheadAttention) and module._qkv_same_embed_dim:
+            for map_name, weight, bias in ATTENTION_MAPS:
+                _add(maps, Site(f"{prefix}{map_name}", LinearRows(), f"{prefix}{weight}", f"{prefix}{bias}"), trainable)
+        elif name not in maps and (form := row_form(module)) is not None:
+            _add(maps, Site(name, form, f"{prefix}weight", f"{prefix}bias"), trainable)
+    covered = {tensor for site in maps.values() for tensor in (site.weight, site.bias)}
+    return Sites(maps, tuple(name for name in weight_tensors(model) if name not in covered))
+
+
+def _add(maps: dict[str, Site], site: Site, trainable: set[str]) -> None:
+    weight, bias = (name if name in trainable else None for name in (site.weight, site.bias))
+    if weight or bias:
+        maps[site.name] = Site(site.name, site.form, weight, bias)
+
+
+def _refuse_shared(model: nn.Module) -> None:
+    first: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.requires_grad and first.setdefault(id(parameter), name) != name:
+            raise RuntimeError(
+                f"Parameter {name!r} is the same tensor as {first[id(parameter)]!r}. The curvature of weights that are shared "
+                "between modules is not known to the row form; give each module its own, or freeze it (requires_grad=False)."
+            )
+
+
+class Capture:
+    """A context in which forward passes of a model are recorded; the model evaluates (no dropout, fixed norms) inside it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.sites = find_sites(model)
+        self.inputs: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
+        self._undo: list[Any] = []
+
+    def __enter__(self) -> Self:
+        modules = dict(self.model.named_modules())
+        training = {name: module.training for name, module in modules.items()}
+        self.model.eval()
+        self._undo = [lambda: [setattr(modules[name], "training", mode) for name, mode in training.items()]]
+        for name, module in modules.items():
+            if isinstance(module, nn.MultiheadAttention):
+                module.forward = attention_forward(  # type: ignore[method-assign]
+                    module, lambda part, x, y, name=name: self._record(f"{name}.{part}" if name else part, x, y), name
+                )
+                self._undo.append(lambda module=module: module.__dict__.pop("forward"))
+            elif name in self.sites.maps:
+                hook = module.register_forward_hook(lambda _, x, y, name=name: self._record(name, x[0], y))
+                self._undo.append(hook.remove)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for undo in self._undo:
+            undo()
+        self.inputs, self.outputs = {}, {}
+
+    def forward(self, inputs: Tensor) -> Float[Tensor, "n c"]:
+        """The outputs of the model; what its maps saw and gave is in `inputs` and `outputs`.
+
+        Raises:
+            RuntimeError: If a map with trainable weights did not run, or ran twice.
+        """
+        self.inputs, self.outputs = {}, {}
+        weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        with torch.enable_grad():
+            outputs: Tensor = torch.func.functional_call(self.model, weights, (inputs,))
+        for name, site in self.sites.maps.items():
+            if name not in self.outputs:
+                raise RuntimeError(
+                    f"Parameter {site.weight or site.bias!r} is trainable, but its module did not run in the forward pass, so "
+                    "the evidence would ignore it. Freeze it (requires_grad=False), or call the module."
+                )
+        return outputs
+
+    def gradients(
+        self, outputs: Float[Tensor, "n c"], columns: Float[Tensor, "k v n c"]
+    ) -> Iterator[tuple[int, dict[str, Float[Tensor, "v n *rest"]]]]:
+        """∂(column · outputs)/∂(output of each map), with the part the columns belong to, for some columns at a time."""
+        names, targets = list(self.outputs), list(self.outputs.values())
+        at_once = max(1, COLUMN_BUDGET // max(1, sum(target.numel() for target in targets)))
+        chunks = [(part, chunk) for part, of_part in enumerate(columns) for chunk in of_part.split(at_once)]
+        for index, (part, chunk) in enumerate(chunks):
+            single = len(chunk) == 1
+            found = torch.autograd.grad(
+                outputs,
+                targets,
+                chunk[0] if single else chunk,
+                retain_graph=index + 1 < len(chunks),
+                is_grads_batched=not single,
+                allow_unused=True,
+            )
+            for name, gradient in zip(names, found, strict=True):
+                if gradient is None:
+                    site = self.sites.maps[name]
+                    raise RuntimeError(
+                        f"Parameter {site.weight or site.bias!r} is trainable, but the outputs of the model do not depend on it. "
+                        "Freeze it (requires_grad=False), or use it."
+                    )
+            yield part, {name: g[None] if single else g for name, g in zip(names, found, strict=True)}
+
+    def _record(self, name: str, inputs: Tensor, outputs: Tensor) -> Tensor:
+        if name not in self.sites.maps:
+            return outputs
+        if name in self.outputs:
+            raise RuntimeError(
+                f"Module {name!r} ran twice in one forward pass. The curvature of weights shared between calls is not known "
+                "to the row form; give each call a module of its own."
+            )
+        if not outputs.requires_grad:
+            outputs.requires_grad_()
+        self.inputs[name], self.outputs[name] = inputs.detach(), outputs
+        # A copy goes on, so that an operation in place (nn.ReLU(inplace=True)) leaves what was recorded alone.
+        return outputs.clone()

@@ -1,0 +1,74 @@
+"""The exact diagonal of the generalised Gauss–Newton matrix, from rows."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from symbayes.curvature.blocks import Block, DiagonalBlock
+from symbayes.curvature.capture import Site, find_sites
+from symbayes.curvature.fisher import ExactFisher, Fisher
+from symbayes.curvature.rule import BlockCurvature, Rule
+from symbayes.curvature.sweep import Accumulator, bias_gradients, gradient_rows, sweep, weight_gradients
+from symbayes.data.source import DataSource
+from symbayes.likelihoods import Likelihood
+
+
+@dataclass(frozen=True)
+class Diagonal(Rule):
+    """Σ_n Σ_v (∂(column v of datum n)/∂θ)², for every weight on its own.
+
+    Args:
+        fisher: Which columns are sent back.
+        batch_size: Data in a forward pass.
+    """
+
+    fisher: Fisher = field(default_factory=ExactFisher)
+    batch_size: int = 250
+
+    def curvature(
+        self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
+    ) -> BlockCurvature:
+        accumulators = {name: DiagonalAccumulator(site) for name, site in find_sites(model).maps.items()}
+        blocks, log_likelihood = sweep(
+            model, data, likelihood, self.fisher, accumulators, batch_size=self.batch_size, generator=generator
+        )
+        return BlockCurvature(blocks, log_likelihood, str(self))
+
+    def __str__(self) -> str:
+        return f"diagonal ({self.fisher})"
+
+
+class DiagonalAccumulator(Accumulator):
+    """Sums of squared gradients of each datum, for one map."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.rows = torch.empty(0)
+        self.squares: dict[tuple[str, int], Tensor] = {}
+
+    def see(self, inputs: Tensor) -> None:
+        self.rows = self.site.form.input_rows(inputs)
+
+    def add(self, part: int, gradients: Float[Tensor, "v n *rest"]) -> None:
+        rows = gradient_rows(self.site, gradients)
+        if self.site.bias is not None:
+            self._add(self.site.bias, part, bias_gradients(self.site, rows).square().sum((0, 1)))
+        if self.site.weight is not None:
+            if rows.shape[2] == 1:  # one position: the square of a product is the product of squares
+                squares = torch.einsum("vnsbo,nsbi->boi", rows.square(), self.rows.square())
+            else:
+                squares = torch.stack([weight_gradients(self.rows, r[None]).square().sum((0, 1)) for r in rows]).sum(0)
+            self._add(self.site.weight, part, self.site.form.weight_from_rows(squares))
+
+    def blocks(self, scales: Float[Tensor, " k"]) -> dict[str, Block]:
+        found: dict[str, Tensor] = {}
+        for (name, part), squares in self.squares.items():
+            term = scales[part].to(squares) * squares
+            found[name] = found[name] + term if name in found else term
+        return {name: DiagonalBlock(diagonal) for name, diagonal in found.items()}
+
+    def _add(self, name: str, part: int, squares: Tensor) -> None:
+        key = (name, part)
+        self.squares[key] = self.squares[key] + squares if key in self.squares else squares

@@ -1,0 +1,61 @@
+"""Free parameters: trainable tensors that belong to no known map (tokens, scales, layers of others).
+
+Their gradients are computed datum by datum with `torch.func`, which works for any differentiable use of a tensor.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+
+def free_gradients(
+    model: nn.Module, names: Sequence[str], inputs: Tensor, columns: Float[Tensor, "v n c"]
+) -> dict[str, Float[Tensor, "v n p"]]:
+    """∂(column · outputs of a datum)/∂(free tensor), flattened, for every datum on its own.
+
+    Raises:
+        RuntimeError: If torch cannot differentiate the model datum by datum, naming the tensors.
+    """
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    chosen = {name: tensors.pop(name) for name in names}
+
+    def of_one(datum: Tensor, column: Float[Tensor, "v c"]) -> dict[str, Tensor]:
+        def outputs(free: dict[str, Tensor]) -> Tensor:
+            found: Tensor = functional_call(model, {**tensors, **free}, (datum[None],))[0]
+            return found
+
+        _, pull = vjp(outputs, chosen)
+        (gradients,) = vmap(pull)(column)
+        return {name: gradient.flatten(1) for name, gradient in gradients.items()}
+
+    try:
+        found = vmap(of_one, in_dims=(0, 1), out_dims=1, randomness="error")(inputs, columns)
+    except (RuntimeError, ValueError) as error:
+        raise RuntimeError(
+            f"Parameters {sorted(names)} are trainable and belong to no layer that symbayes knows, and torch could not differentiate "
+            f"the model datum by datum with respect to them ({error}). Freeze them (requires_grad=False), or build that part from "
+            "nn.Linear, nn.Conv*, nn.Embedding, norm layers or a Path."
+        ) from error
+    return {name: torch.as_tensor(gradient) for name, gradient in found.items()}
+
+
+def refuse_unused(model: nn.Module, names: Sequence[str], inputs: Tensor) -> None:
+    """Refuse free tensors that the outputs do not depend on.
+
+    Raises:
+        RuntimeError: Naming the first.
+    """
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    chosen = [tensors[name].requires_grad_() for name in names]
+    with torch.enable_grad():
+        outputs: Tensor = functional_call(model, tensors, (inputs,))
+        found = torch.autograd.grad(outputs.sum(), chosen, allow_unused=True)
+    for name, gradient in zip(names, found, strict=True):
+        if gradient is None:
+            raise RuntimeError(
+                f"Parameter {name!r} is trainable, but the outputs of the model do not depend on it. "
+                "Freeze it (requires_grad=False), or use it."
+            )

@@ -1,0 +1,107 @@
+"""The exact generalised Gauss–Newton matrix H = Σ_n J_nᵀ L_n J_n by Jacobians: the reference for everything else.
+
+Dense, so for small models only. Nothing here knows rows or layers.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+
+from symbayes.curvature.blocks import DenseBlock, Factor
+from symbayes.curvature.rule import BlockCurvature, Curvature, Precisions, Rule
+from symbayes.curvature.sweep import checked
+from symbayes.data.source import DataSource
+from symbayes.layers.structure import weight_tensors
+from symbayes.likelihoods import Likelihood
+
+
+@dataclass(frozen=True)
+class Ggn(Rule):
+    """The exact matrix, over all tensors together or for each on its own.
+
+    Args:
+        joint: Whether to keep the correlations between tensors. With them it is what Laplace's method means.
+        batch_size: Data whose Jacobians are held at once.
+    """
+
+    joint: bool = True
+    batch_size: int = 50
+
+    def curvature(
+        self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
+    ) -> Curvature:
+        sizes = {name: tensor.size for name, tensor in weight_tensors(model).items()}
+        parts, log_likelihood = self._parts(model, data, likelihood, sizes)
+        scales = likelihood.scales().to(parts)
+        H = torch.einsum("k,kpq->pq", scales, parts)
+        if self.joint:
+            return FullCurvature(H, sizes, log_likelihood)
+        blocks, start = {}, 0
+        for name, size in sizes.items():
+            blocks[name] = DenseBlock(Factor(H[None, start : start + size, start : start + size], False, name))
+            start += size
+        return BlockCurvature(blocks, log_likelihood, str(self))
+
+    def _parts(
+        self, model: nn.Module, data: DataSource, likelihood: Likelihood, sizes: dict[str, int]
+    ) -> tuple[Float[Tensor, "k p p"], Float[Tensor, ""]]:
+        total, training = sum(sizes.values()), model.training
+        parts: Tensor = torch.zeros(())
+        log_likelihood: Tensor = torch.zeros(())
+        model.eval()
+        for inputs, targets in data.batches(self.batch_size):
+            outputs, J = jacobians(model, list(sizes), inputs)
+            likelihood.check(outputs, targets)
+            log_likelihood = log_likelihood + checked(likelihood.log_prob(outputs, targets)).sum()
+            columns = likelihood.fisher_columns(outputs).detach()
+            rows = torch.einsum("kvnc,ncp->kvnp", columns, J).reshape(len(columns), -1, total)
+            parts = parts + rows.transpose(1, 2) @ rows
+        model.train(training)
+        return parts, log_likelihood
+
+    def __str__(self) -> str:
+        return f"exact GGN ({'full' if self.joint else 'block-diagonal over tensors'})"
+
+
+@dataclass(frozen=True)
+class FullCurvature(Curvature):
+    """H over all tensors together, dense."""
+
+    H: Float[Tensor, "p p"]
+    sizes: dict[str, int]
+    log_likelihood: Float[Tensor, ""]
+    estimator: str = "exact GGN (full)"
+
+    def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
+        root = self._spread(precisions).rsqrt()
+        identity = torch.eye(len(self.H), dtype=self.H.dtype, device=self.H.device)
+        factor = torch.linalg.cholesky(identity + root[:, None] * self.H * root)
+        return 2 * factor.diagonal().log().sum()
+
+    def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
+        # γ_l = P_l − δ_l tr_l (H + Δ)⁻¹
+        delta = self._spread(precisions)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(self.H + torch.diag(delta)))
+        spent = (1 - delta * inverse.diagonal()).split(list(self.sizes.values()))
+        return {name: part.sum() for name, part in zip(self.sizes, spent, strict=True)}
+
+    def _spread(self, precisions: Precisions) -> Float[Tensor, " p"]:
+        return torch.cat([precisions[name].to(self.H).expand(size) for name, size in self.sizes.items()])
+
+
+def jacobians(
+    model: nn.Module, names: list[str], inputs: Tensor
+) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c p"]]:
+    """Outputs, and their Jacobians with respect to the named tensors, side by side, datum by datum."""
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    chosen = {name: tensors.pop(name) for name in names}
+
+    def of_one(weights: dict[str, Tensor], datum: Tensor) -> tuple[Tensor, Tensor]:
+        outputs: Tensor = functional_call(model, {**tensors, **weights}, (datum[None],))[0]
+        return outputs, outputs
+
+    J, outputs = vmap(jacrev(of_one, has_aux=True), in_dims=(None, 0))(chosen, inputs)
+    return outputs, torch.cat([J[name].flatten(2) for name in names], dim=2)

@@ -1,0 +1,111 @@
+"""The function-space form: log|I + H Δ⁻¹| = log|I + Σ_l K_l / δ_l| with a Gram matrix K_l of the rows of J_l, for each tensor.
+
+On a random subset of M of N data, (N/M) log|I + K_M| is an upper bound of the log-determinant, so the evidence is bounded from below
+(Immer et al. 2023). The Gram matrices are computed once; precisions may then change at the price of an M × M determinant.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from symbayes.curvature.ggn import jacobians
+from symbayes.curvature.rule import Curvature, Precisions, Rule
+from symbayes.curvature.sweep import checked
+from symbayes.data.source import DataSource
+from symbayes.layers.structure import weight_tensors
+from symbayes.likelihoods import Likelihood
+
+
+@dataclass(frozen=True)
+class Kernel(Rule):
+    """The bound, averaged over disjoint random subsets.
+
+    Args:
+        subset: Data in a subset. All of them, in one subset, give the exact log-determinant of the full GGN.
+        subsets: How many to average over; None for as many as the data hold.
+        batch_size: Data whose Jacobians are computed at once.
+    """
+
+    subset: int = 100
+    subsets: int | None = 1
+    batch_size: int = 50
+
+    def curvature(
+        self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
+    ) -> "KernelCurvature":
+        names, training = list(weight_tensors(model)), model.training
+        sizes = {name: tensor.size for name, tensor in weight_tensors(model).items()}
+        grams: list[Gram] = []
+        counts: list[int] = []
+        log_likelihood: Tensor = torch.zeros(())
+        model.eval()
+        shuffle = generator if generator is not None else torch.Generator().manual_seed(0)
+        for inputs, targets in data.batches(self.subset, generator=shuffle):
+            with torch.no_grad():
+                outputs = torch.cat([model(part) for part in inputs.split(self.batch_size)])
+            likelihood.check(outputs, targets)
+            log_likelihood = log_likelihood + checked(likelihood.log_prob(outputs, targets)).sum()
+            if self.subsets is None or len(grams) < self.subsets:
+                grams.append(self._gram(model, names, sizes, likelihood, inputs))
+                counts.append(len(inputs))
+        model.train(training)
+        return KernelCurvature(grams, data.size / sum(counts), log_likelihood, str(self))
+
+    def _gram(
+        self, model: nn.Module, names: list[str], sizes: dict[str, int], likelihood: Likelihood, inputs: Tensor
+    ) -> "Gram":
+        rows: list[Tensor] = []
+        for part in inputs.split(self.batch_size):
+            outputs, J = jacobians(model, names, part)
+            rows.append(torch.einsum("kvnc,ncp->knvp", likelihood.fisher_columns(outputs), J).flatten(1, 2))
+        together = torch.cat(rows, dim=1)
+        scale = likelihood.scales().to(together).sqrt().repeat_interleave(together.shape[1])
+        by_tensor = together.flatten(0, 1).split(list(sizes.values()), dim=1)
+        return Gram({name: J_l @ J_l.T for name, J_l in zip(names, by_tensor, strict=True)}, scale)
+
+    def __str__(self) -> str:
+        many = "all subsets" if self.subsets is None else f"{self.subsets} subset{'s' if self.subsets > 1 else ''}"
+        return f"function-space bound ({many} of {self.subset} data)"
+
+
+@dataclass(frozen=True)
+class Gram:
+    """K_l for one subset at unit scale, and the scale of its rows, which may depend on a learned noise."""
+
+    by_tensor: dict[str, Float[Tensor, "r r"]]
+    row_scale: Float[Tensor, " r"]
+
+    def scaled(self, K: Float[Tensor, "r r"]) -> Float[Tensor, "r r"]:
+        return self.row_scale[:, None] * K * self.row_scale
+
+    def kernel(self, precisions: Precisions) -> Float[Tensor, "r r"]:
+        """I + Σ_l K_l / δ_l."""
+        K = sum((K_l / precisions[name] for name, K_l in self.by_tensor.items()), torch.zeros(()))
+        return torch.eye(len(self.row_scale)).to(self.row_scale) + self.scaled(torch.as_tensor(K))
+
+
+@dataclass(frozen=True)
+class KernelCurvature(Curvature):
+    """Gram matrices by tensor for each subset; `factor` scales from the data seen to all the data."""
+
+    grams: list[Gram]
+    factor: float
+    log_likelihood: Float[Tensor, ""]
+    estimator: str
+
+    def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
+        total: Tensor = torch.zeros(())
+        for gram in self.grams:
+            total = total + 2 * torch.linalg.cholesky(gram.kernel(precisions)).diagonal().log().sum()
+        return self.factor * total
+
+    def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
+        found: dict[str, Tensor] = {}
+        for gram in self.grams:
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram.kernel(precisions)))
+            for name, K in gram.by_tensor.items():
+                term = self.factor * (inverse * gram.scaled(K)).sum() / precisions[name]
+                found[name] = found[name] + term if name in found else term
+        return found

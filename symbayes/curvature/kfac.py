@@ -1,0 +1,144 @@
+"""KFAC: H ≈ G ⊗ A for every weight, with A the mean second moment of input rows and G that of gradients, summed.
+
+The one owner of the scale of Kronecker factors. With n data and s positions,
+
+    expand   A = mean_{n,s} a aᵀ                        G = Σ_{n,s} g gᵀ
+    reduce   A = mean_n ā āᵀ,  ā = mean_s a             G = Σ_n ĝ ĝᵀ,  ĝ = Σ_s g
+
+(Martens and Grosse 2015; Grosse and Martens 2016; Eschenhagen et al. 2023; ELLA, section 5.) A is averaged and G summed,
+so factors of two batches must not be added as they are: A is kept as a sum until the end. A bias has the exact block
+Σ_n (Σ_s g)(Σ_s g)ᵀ. Both are exact for a single datum without sharing, and for linear networks.
+"""
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from symbayes.curvature.blocks import Block, DenseBlock, Factor, KroneckerBlock
+from symbayes.curvature.capture import Site, find_sites
+from symbayes.curvature.diagonal import DiagonalAccumulator
+from symbayes.curvature.fisher import ExactFisher, Fisher
+from symbayes.curvature.rule import BlockCurvature, Rule
+from symbayes.curvature.sweep import Accumulator, bias_gradients, gradient_rows, sweep
+from symbayes.data.source import DataSource
+from symbayes.likelihoods import Likelihood
+
+Sharing = Literal["expand", "reduce"]
+
+
+@dataclass(frozen=True)
+class Kfac(Rule):
+    """Kronecker-factored curvature, with diagonal blocks where there are no rows (norm layers, free parameters).
+
+    Args:
+        fisher: Which columns are sent back.
+        sharing: Whether positions that share weights are treated as data ("expand") or summed first ("reduce").
+        pool_blocks: Whether blocks of weights share the mean of their G, as ELLA does for factored paths. Keeping them
+            apart costs the same and is closer to the exact curvature.
+        diagonal: Name patterns of weights that get diagonal blocks instead, such as ("head.*",).
+        batch_size: Data in a forward pass.
+    """
+
+    fisher: Fisher = field(default_factory=ExactFisher)
+    sharing: Sharing = "expand"
+    pool_blocks: bool = False
+    diagonal: tuple[str, ...] = ()
+    batch_size: int = 250
+
+    def curvature(
+        self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
+    ) -> BlockCurvature:
+        accumulators = {name: self.accumulator(site) for name, site in find_sites(model).maps.items()}
+        blocks, log_likelihood = sweep(
+            model, data, likelihood, self.fisher, accumulators, batch_size=self.batch_size, generator=generator
+        )
+        return BlockCurvature(blocks, log_likelihood, str(self))
+
+    def accumulator(self, site: Site) -> Accumulator:
+        """What collects the curvature of a map under these settings."""
+        if site.form.elementwise or any(fnmatch(site.weight or "", pattern) for pattern in self.diagonal):
+            return DiagonalAccumulator(site)
+        return KroneckerAccumulator(site, self.sharing, self.pool_blocks)
+
+    def __str__(self) -> str:
+        return f"KFAC ({self.sharing}{', blocks pooled' if self.pool_blocks else ''}, {self.fisher})"
+
+
+class KroneckerAccumulator(Accumulator):
+    """Sums of a aᵀ and of g gᵀ over batches, for one map."""
+
+    def __init__(self, site: Site, sharing: Sharing, pool_blocks: bool) -> None:
+        self.site, self.reduce, self.pool = site, sharing == "reduce", pool_blocks
+        self.A: Tensor | None = None
+        self.rows = 0
+        self.G: dict[int, Tensor] = {}
+        self.bias: dict[int, Tensor] = {}
+
+    def see(self, inputs: Tensor) -> None:
+        if self.site.weight is None:
+            return
+        rows = self.site.form.input_rows(inputs)
+        if self.site.form.one_hot_inputs and not self.reduce:
+            moment = rows.sum((0, 1))
+        else:
+            rows = rows.mean(1, keepdim=True) if self.reduce else rows
+            moment = second_moment(rows)
+        self.A = moment if self.A is None else self.A.add_(moment)
+        self.rows += rows.shape[0] * rows.shape[1]
+
+    def add(self, part: int, gradients: Float[Tensor, "v n *rest"]) -> None:
+        rows = self.site.form.output_rows(gradients.flatten(0, 1))
+        shared = rows.shape[1] > 1
+        if self.reduce and shared:
+            rows = rows.sum(1, keepdim=True)
+        # Without sharing the exact block of the bias is G itself; then it is not collected twice.
+        bias_is_output = rows.shape[1] == 1 and rows.shape[2] == 1
+        if self.site.weight is not None or bias_is_output:
+            _accumulate(self.G, part, second_moment(rows))
+        if self.site.bias is not None and not bias_is_output:
+            columns = bias_gradients(self.site, gradient_rows(self.site, gradients)).flatten(0, 1)
+            _accumulate(self.bias, part, (columns.T @ columns)[None])
+
+    def blocks(self, scales: Float[Tensor, " k"]) -> dict[str, Block]:
+        found: dict[str, Block] = {}
+        site = self.site
+        output = Factor(_scaled(self.G, scales), False, site.weight or str(site.bias)) if self.G else None
+        if site.weight is not None and self.A is not None and output is not None:
+            diagonal = site.form.one_hot_inputs and not self.reduce
+            pooled = Factor(output.matrices.mean(0, keepdim=True), False, output.name) if self.pool else output
+            A = Factor(self.A / self.rows, diagonal, site.weight)
+            found[site.weight] = KroneckerBlock(pooled, A, transposed=site.form.one_hot_inputs)
+        if site.bias is not None:
+            found[site.bias] = DenseBlock(Factor(_scaled(self.bias, scales), False, site.bias) if self.bias else _present(output))
+        return found
+
+
+def second_moment(rows: Float[Tensor, "n s block d"]) -> Float[Tensor, "block d d"]:
+    """Σ_{n,s} r rᵀ for every block."""
+    if rows.shape[2] == 1:
+        flat = rows.reshape(-1, rows.shape[3])
+        return (flat.T @ flat)[None]
+    stacked = rows.permute(2, 0, 1, 3).flatten(1, 2)
+    return stacked.transpose(1, 2) @ stacked
+
+
+def _accumulate(parts: dict[int, Tensor], part: int, value: Tensor) -> None:
+    if part in parts:
+        parts[part].add_(value)
+    else:
+        parts[part] = value
+
+
+def _scaled(parts: dict[int, Tensor], scales: Float[Tensor, " k"]) -> Tensor:
+    stacked = torch.stack([parts[part] for part in sorted(parts)])
+    return torch.einsum("k,k...->...", scales.to(stacked), stacked)
+
+
+def _present(factor: Factor | None) -> Factor:
+    if factor is None:
+        raise RuntimeError("No batch was added.")
+    return factor

@@ -1,0 +1,125 @@
+"""Where data come from: tensors, a Dataset or a DataLoader, all read as batches of inputs and targets."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
+
+from symbayes.errors import NotFiniteError
+
+#: What users may pass wherever data are asked for.
+Data = tuple[Tensor, Tensor] | Dataset[Any] | DataLoader[Any]
+Batch = tuple[Tensor, Tensor]
+
+
+class DataSource(ABC):
+    """A data set of known size that can be read again and again."""
+
+    size: int
+
+    @abstractmethod
+    def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
+        """One pass over the data, shuffled if a generator is given."""
+
+
+class TensorSource(DataSource):
+    """Data that lie in memory, on the device where they are used."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor, device: torch.device) -> None:
+        if len(inputs) != len(targets):
+            raise ValueError(f"Inputs and targets must have the same length, got {len(inputs)} and {len(targets)}.")
+        self.inputs, self.targets, self.size = inputs.to(device), targets.to(device), len(inputs)
+
+    def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
+        if generator is None:
+            yield from zip(self.inputs.split(batch_size), self.targets.split(batch_size), strict=True)
+            return
+        order = torch.randperm(self.size, generator=generator).to(self.inputs.device)
+        for index in order.split(batch_size):
+            yield self.inputs[index], self.targets[index]
+
+
+class DatasetSource(DataSource):
+    """A map-style Dataset, collated as torch does by default."""
+
+    def __init__(self, dataset: Dataset[Any], device: torch.device) -> None:
+        self.dataset, self.device, self.size = dataset, device, _length(dataset)
+
+    def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
+        loader = DataLoader(self.dataset, batch_size, shuffle=generator is not None, generator=generator)
+        return (_pair(batch, self.device) for batch in loader)
+
+
+class LoaderSource(DataSource):
+    """A user's DataLoader, which keeps its own batch size, order and workers."""
+
+    def __init__(self, loader: DataLoader[Any], device: torch.device) -> None:
+        if loader.drop_last:
+            raise ValueError("A DataLoader for symbayes must have drop_last=False: the evidence is of all the data.")
+        self.loader, self.device, self.size = loader, device, _length(loader.dataset)
+
+    def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
+        if generator is not None and isinstance(self.loader.sampler, RandomSampler) and self.loader.generator is None:
+            # Tie the order of the user's loader to our seed; one that was given its own generator keeps it.
+            self.loader.sampler.generator = generator
+        return (_pair(batch, self.device) for batch in self.loader)
+
+
+def as_source(data: Data | DataSource, device: torch.device) -> DataSource:
+    """Any accepted kind of data as a source of batches.
+
+    Raises:
+        TypeError: If the data are of another kind.
+        ValueError: If there are none.
+    """
+    source: DataSource
+    if isinstance(data, DataSource):
+        source = data
+    elif isinstance(data, DataLoader):
+        source = LoaderSource(data, device)
+    elif isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        source = TensorSource(*data.tensors, device)
+    elif isinstance(data, Dataset):
+        source = DatasetSource(data, device)
+    elif isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        source = TensorSource(data[0], data[1], device)
+    else:
+        raise TypeError(
+            "Data must be a pair of tensors (inputs, targets), a Dataset of such pairs, or a DataLoader; "
+            f"got {type(data).__name__}."
+        )
+    if source.size == 0:
+        raise ValueError("The data set is empty: there must be at least one datum to learn from.")
+    return source
+
+
+def check_finite(inputs: Tensor, start: int = 0) -> None:
+    """Refuse inputs with NaN or infinite entries.
+
+    Raises:
+        NotFiniteError: Naming the first bad datum, counted from `start`.
+    """
+    if not inputs.is_floating_point():
+        return
+    bad = ~inputs.isfinite().flatten(1).all(1) if inputs.ndim > 1 else ~inputs.isfinite()
+    if bad.any():
+        first = start + int(bad.nonzero()[0])
+        raise NotFiniteError(
+            f"Inputs must be finite, got NaN or infinity in {int(bad.sum())} of {len(inputs)} data of a batch, first "
+            f"in datum {first}. Clean or drop them."
+        )
+
+
+def _pair(batch: Any, device: torch.device) -> Batch:
+    if not (isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)):
+        raise TypeError(f"A batch must be a pair of tensors (inputs, targets), got {type(batch).__name__}.")
+    return batch[0].to(device), batch[1].to(device)
+
+
+def _length(dataset: object) -> int:
+    if not isinstance(dataset, Sized):
+        raise TypeError(f"A data set must have a length, got {type(dataset).__name__} without one.")
+    return len(dataset)

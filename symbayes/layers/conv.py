@@ -1,0 +1,143 @@
+"""CONV: one filter for all positions, in 1, 2 or 3 dimensions; the symmetry is translation."""
+
+from collections.abc import Sequence
+from math import prod, sqrt
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from symbayes.groups.group import Group
+from symbayes.groups.translation import Translation
+from symbayes.layers.path import Path
+from symbayes.layers.subsample import align
+
+PaddingMode = Literal["circular", "zeros", "reflect", "replicate"]
+_CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+
+
+class ConvPath(Path):
+    """y(c', t) = Σ_c Σ_k θ(c', c, k) x(c, t + k) + b(c').
+
+    With circular padding the map is exactly equivariant under cyclic translation; a stride keeps that when the phase
+    of the kept positions is chosen for each datum (`phase="adaptive"`, see `subsample`).
+
+    Args:
+        in_channels: Channels c of the input.
+        out_channels: Channels c' of the output.
+        kernel_size: Of the filter, one size for each dimension of the grid; one to three of them.
+        stride: Between kept positions, the same along every axis.
+        padding: Cells added on every side; None keeps the size of the map at stride 1 (odd filters).
+        padding_mode: What is added.
+        groups: Channels are split into this many groups that do not see each other.
+        phase: Which positions a stride keeps: "adaptive" the strongest for each datum, "fixed" those at the origin.
+        bias: Whether to add b, one value for each output channel.
+        scale: Standard deviation of θ relative to Kaiming's for a ReLU.
+        generator: For the initial weights; the global one when None.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sequence[int] = (3, 3),
+        *,
+        stride: int = 1,
+        padding: Sequence[int] | None = None,
+        padding_mode: PaddingMode = "circular",
+        groups: int = 1,
+        phase: Literal["adaptive", "fixed"] = "adaptive",
+        bias: bool = True,
+        scale: float = 1.0,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        kernel = tuple(kernel_size)
+        if len(kernel) not in _CONVOLUTIONS:
+            raise ValueError(f"kernel_size must have 1, 2 or 3 entries, got {kernel}.")
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(f"groups must divide the channels, got {in_channels} -> {out_channels} in {groups} groups.")
+        if padding is None and any(size % 2 == 0 for size in kernel):
+            raise ValueError(f"kernel_size must be odd unless padding is given, got {kernel}.")
+        if phase == "adaptive" and stride > 1 and padding_mode != "circular":
+            raise ValueError(
+                f"phase='adaptive' needs padding_mode='circular', got {padding_mode!r}: it shifts the map cyclically. "
+                "Use phase='fixed' with other paddings."
+            )
+        self.kernel_size, self.stride, self.groups = kernel, stride, groups
+        self.padding = tuple(size // 2 for size in kernel) if padding is None else tuple(padding)
+        self.padding_mode, self.adaptive = padding_mode, phase == "adaptive" and stride > 1
+        bound = scale * sqrt(6 / (in_channels // groups * prod(kernel)))
+        weight = torch.empty(out_channels, in_channels // groups, *kernel)
+        self.weight = nn.Parameter(weight.uniform_(-bound, bound, generator=generator))
+        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        convolve = _CONVOLUTIONS[len(self.kernel_size)]
+        return convolve(self._padded(inputs), self.weight, self.bias, stride=self.stride, groups=self.groups)
+
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
+        return patch_rows(self._padded(inputs), self.kernel_size, (self.stride,) * len(self.kernel_size), self.groups)
+
+    def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
+        return channel_rows(outputs, self.groups)
+
+    def weight_rows(self) -> Float[Tensor, "block d_out d_in"]:
+        return self.weight.flatten(1).unflatten(0, (self.groups, -1))
+
+    def bias_rows(self) -> Float[Tensor, "block d_out"] | None:
+        return None if self.bias is None else self.bias.unflatten(0, (self.groups, -1))
+
+    @property
+    def group(self) -> Group | None:
+        return Translation() if self.padding_mode == "circular" else None
+
+    def _padded(self, inputs: Tensor) -> Tensor:
+        if inputs.ndim != 2 + len(self.kernel_size) or inputs.shape[1] != self.weight.shape[1] * self.groups:
+            raise ValueError(
+                f"ConvPath expects inputs [n, {self.weight.shape[1] * self.groups}, and {len(self.kernel_size)} grid axes], "
+                f"got {tuple(inputs.shape)}."
+            )
+        return pad(align(inputs, self.stride) if self.adaptive else inputs, self.padding, self.padding_mode)
+
+    def extra_repr(self) -> str:
+        out_channels, in_channels = self.weight.shape[0], self.weight.shape[1] * self.groups
+        return f"{in_channels} -> {out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, {self.padding_mode}"
+
+
+def pad(features: Tensor, padding: Sequence[int], mode: str) -> Tensor:
+    """The map with cells added on both sides of every axis of its grid."""
+    if not any(padding):
+        return features
+    both_sides = [size for size in reversed(padding) for _ in range(2)]  # torch lists the last axis first
+    if mode == "circular":
+        # torch wraps around once at most; a map smaller than its padding wraps more often.
+        for axis, size in enumerate(padding):
+            index = torch.arange(-size, features.shape[2 + axis] + size, device=features.device)
+            if size > features.shape[2 + axis]:
+                features = features.index_select(2 + axis, index % features.shape[2 + axis])
+                both_sides[2 * (len(padding) - 1 - axis) : 2 * (len(padding) - axis)] = [0, 0]
+    return functional.pad(features, both_sides, mode="constant" if mode == "zeros" else mode)
+
+
+def patch_rows(
+    padded: Float[Tensor, "n c *grid"],
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    groups: int,
+    dilation: Sequence[int] | None = None,
+) -> Float[Tensor, "n s groups d_in"]:
+    """The patch of a padded map under the filter at every output position, as one row for each group."""
+    dims = len(kernel_size)
+    for axis, (size, step, gap) in enumerate(zip(kernel_size, stride, dilation or [1] * dims, strict=True)):
+        padded = padded.unfold(2 + axis, (size - 1) * gap + 1, step)[..., ::gap]
+    positions = padded.shape[2 : 2 + dims]  # [n, c, *positions, *kernel]
+    rows = padded.movedim(1, 1 + dims).reshape(len(padded), prod(positions), groups, -1)
+    return rows
+
+
+def channel_rows(outputs: Float[Tensor, "n c *grid"], groups: int) -> Float[Tensor, "n s groups d_out"]:
+    """The channels at every position, as one row for each group."""
+    return outputs.flatten(2).transpose(1, 2).unflatten(2, (groups, -1))

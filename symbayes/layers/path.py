@@ -1,0 +1,72 @@
+"""The contract of a path: a linear map with shared weights, and how it shares them.
+
+Every map y = W x + b in this library can be written over *rows*. With n data, s positions that share weights,
+and independent blocks of weights side by side,
+
+    output_rows[n, s, block, :] = weight_rows[block] @ input_rows[n, s, block, :] + bias_rows[block]
+
+A fully connected map has one position and one block. A convolution has a position for each output pixel, whose
+input row is the patch under the filter, and a block for each group of channels. So a symmetry is only a choice of
+rows. `forward` is free to be fast; the contract is that it equals the row form. The curvature code knows rows and
+nothing else, which is why a new equivariant layer touches no curvature code.
+"""
+
+from abc import ABC, abstractmethod
+from typing import cast
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from symbayes.groups.group import Group
+
+
+class RowForm(ABC):
+    """How a linear map shares its weights: what `Path` says of itself, and adapters say of plain torch modules."""
+
+    #: Whether every input row has a single non-zero entry, so that the second moment of rows is diagonal.
+    one_hot_inputs: bool = False
+    #: Whether the map only scales its inputs (norm layers), so that its curvature is kept as a diagonal.
+    elementwise: bool = False
+
+    @abstractmethod
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
+        """The rows of the input that the weights see."""
+
+    @abstractmethod
+    def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
+        """The rows of an output, or of a gradient with respect to it."""
+
+    def weight_from_rows(self, rows: Float[Tensor, "*batch block d_out d_in"]) -> Tensor:
+        """Weight-shaped tensors from their row form, flattened: [*batch, p]."""
+        return rows.flatten(-3)
+
+    def bias_from_rows(self, rows: Float[Tensor, "*batch block d_out"]) -> Float[Tensor, "*batch p"]:
+        """The gradient of the bias from the gradients of output rows summed over positions."""
+        return rows.flatten(-2)
+
+
+class Path(nn.Module, RowForm):
+    """A linear map whose weights are shared as its rows say; layers are sums of paths."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    @abstractmethod
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The map, as fast as it can be."""
+
+    @abstractmethod
+    def weight_rows(self) -> Float[Tensor, "block d_out d_in"]:
+        """The weight of every block."""
+
+    @abstractmethod
+    def bias_rows(self) -> Float[Tensor, "block d_out"] | None:
+        """The bias of every block, or None."""
+
+    @property
+    def group(self) -> Group | None:
+        """The symmetry that this map has whatever its weights are; None when it has none."""
+        return None
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return cast(Tensor, super().__call__(inputs))

@@ -1,0 +1,51 @@
+"""Which weight tensors a model has, and to which layer and path each belongs."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from symbayes.layers.path import Path
+from symbayes.layers.relaxed import RelaxedLayer
+
+
+@dataclass(frozen=True)
+class WeightTensor:
+    """A trainable tensor and its place in the model."""
+
+    name: str
+    #: The relaxed layer or module that holds it; the empty name is the model itself.
+    layer: str
+    #: The path inside the layer, or the kind of module where there are no paths.
+    path: str
+    #: The symmetry of that path, in a word, or None.
+    symmetry: str | None
+    size: int
+    is_bias: bool
+
+
+def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
+    """Every trainable tensor of a model by name, in the order of `named_parameters`.
+
+    Raises:
+        ValueError: If the model has nothing to train.
+    """
+    modules = dict(model.named_modules())
+    relaxed = [name for name, module in modules.items() if isinstance(module, RelaxedLayer)]
+    found = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        owner_name, _, attribute = name.rpartition(".")
+        owner = modules[owner_name]
+        layer, path = owner_name, type(owner).__name__
+        for candidate in relaxed:
+            prefix = f"{candidate}.paths." if candidate else "paths."
+            if name.startswith(prefix):
+                layer, path = candidate, name.removeprefix(prefix).split(".")[0]
+        group = owner.group if isinstance(owner, Path) else None
+        found[name] = WeightTensor(
+            name, layer, path, group.name if group else None, parameter.numel(), attribute.endswith("bias")
+        )
+    if not found:
+        raise ValueError("The model has no trainable parameter: there is nothing to learn. Set requires_grad on some.")
+    return found

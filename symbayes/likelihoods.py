@@ -1,0 +1,202 @@
+"""p(y | f): what the outputs of a network mean. The only owner of the scale of a loss.
+
+A likelihood gives log-probabilities, summed over outputs and *not* averaged over data, and square roots of its Fisher
+information: columns m with Σ_v m_v m_vᵀ = −E ∂² log p / ∂f². Columns come in k parts at unit scale, and `scales` says by
+what each part is to be multiplied; so a learned noise enters the curvature exactly, and stays differentiable.
+"""
+
+from abc import ABC, abstractmethod
+from math import log, pi
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+Outputs = Float[Tensor, "n c"]
+Columns = Float[Tensor, "k v n c"]
+
+
+class Likelihood(nn.Module, ABC):
+    """The distribution of targets given outputs [n, c]."""
+
+    @abstractmethod
+    def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
+        """log p(y_n | f_n), for each datum."""
+
+    @abstractmethod
+    def fisher_columns(self, outputs: Outputs) -> Columns:
+        """The exact square root of the Fisher information, at unit scale."""
+
+    @abstractmethod
+    def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
+        """Scores of targets drawn from the model, over √samples, at unit scale: the same on average."""
+
+    @abstractmethod
+    def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
+        """∂ log p(y | f) / ∂f at the targets observed."""
+
+    @abstractmethod
+    def sample(self, outputs: Outputs, *, generator: Generator | None = None) -> Tensor:
+        """Targets drawn from p(y | f)."""
+
+    @abstractmethod
+    def check(self, outputs: Outputs, targets: Tensor) -> None:
+        """Refuse targets that cannot be: wrong shape, kind or range."""
+
+    @abstractmethod
+    def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
+        """What a person wants to know of a prediction, by name, for each datum."""
+
+    def scales(self) -> Float[Tensor, " k"]:
+        """What each part of the columns' outer product is multiplied by."""
+        return torch.ones(1)
+
+
+class Categorical(Likelihood):
+    """One class out of c; outputs are logits, targets class numbers."""
+
+    def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
+        return -functional.cross_entropy(outputs, targets, reduction="none")
+
+    def fisher_columns(self, outputs: Outputs) -> Columns:
+        # F = diag(p) − ppᵀ = diag(q)(I − qqᵀ)diag(q) with the unit vector q = √p. The Householder reflection that takes q
+        # to −e₀ has c − 1 further columns, an orthonormal basis of what is orthogonal to q: one column saved.
+        q = outputs.softmax(1).sqrt()
+        u = q.clone()
+        u[:, 0] += 1
+        reflection = torch.eye(q.shape[1], dtype=q.dtype, device=q.device) - u[:, :, None] * (u / (1 + q[:, :1]))[:, None]
+        return (q[:, :, None] * reflection[:, :, 1:]).permute(2, 0, 1)[None]
+
+    def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
+        p = outputs.softmax(1)
+        drawn = torch.multinomial(p, samples, replacement=True, generator=generator)  # [n, v]
+        one_hot = functional.one_hot(drawn.T, p.shape[1]).to(p.dtype)
+        return ((one_hot - p) / samples**0.5)[None]
+
+    def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
+        return functional.one_hot(targets, outputs.shape[1]).to(outputs.dtype) - outputs.softmax(1)
+
+    def sample(self, outputs: Outputs, *, generator: Generator | None = None) -> Tensor:
+        return torch.multinomial(outputs.softmax(1), 1, generator=generator)[:, 0]
+
+    def check(self, outputs: Outputs, targets: Tensor) -> None:
+        _check_outputs(outputs, targets)
+        if targets.shape != outputs.shape[:1] or targets.is_floating_point():
+            raise ValueError(
+                f"Categorical targets must be class numbers, an integer tensor of shape ({len(outputs)},); "
+                f"got {targets.dtype} of shape {tuple(targets.shape)}."
+            )
+        low, high = int(targets.min()), int(targets.max())
+        if low < 0 or high >= outputs.shape[1]:
+            raise ValueError(
+                f"Categorical targets must lie in 0 … {outputs.shape[1] - 1}, because the model has {outputs.shape[1]} "
+                f"outputs; got {low} … {high}. Relabel the classes, or widen the last layer."
+            )
+
+    def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
+        return {"accuracy": (outputs.argmax(1) == targets).to(outputs.dtype)}
+
+
+class Bernoulli(Likelihood):
+    """c independent labels, each there or not; outputs are logits, targets [n, c] of zeros and ones."""
+
+    def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
+        targets = targets.to(outputs.dtype)
+        return -functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(1)
+
+    def fisher_columns(self, outputs: Outputs) -> Columns:
+        p = outputs.sigmoid()
+        return torch.diag_embed((p * (1 - p)).sqrt()).permute(1, 0, 2)[None]
+
+    def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
+        p = outputs.sigmoid().expand(samples, *outputs.shape)
+        return ((torch.bernoulli(p, generator=generator) - p) / samples**0.5)[None]
+
+    def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
+        return targets.to(outputs.dtype) - outputs.sigmoid()
+
+    def sample(self, outputs: Outputs, *, generator: Generator | None = None) -> Tensor:
+        return torch.bernoulli(outputs.sigmoid(), generator=generator)
+
+    def check(self, outputs: Outputs, targets: Tensor) -> None:
+        _check_outputs(outputs, targets)
+        if targets.shape != outputs.shape or not ((targets == 0) | (targets == 1)).all():
+            raise ValueError(
+                f"Bernoulli targets must be zeros and ones of shape {tuple(outputs.shape)}, as the outputs are; got shape "
+                f"{tuple(targets.shape)} with values {targets.min().item()} … {targets.max().item()}."
+            )
+
+    def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
+        return {"accuracy": ((outputs > 0) == (targets > 0.5)).to(outputs.dtype).mean(1)}
+
+
+class Gaussian(Likelihood):
+    """y = f + σε, with the noise σ learned from the evidence.
+
+    Args:
+        noise: The first value of σ.
+        outputs: The number of outputs, for a σ of its own for each; None for one σ that they share.
+    """
+
+    def __init__(self, noise: float = 1.0, outputs: int | None = None) -> None:
+        super().__init__()
+        if not noise > 0:
+            raise ValueError(f"noise must be positive, got {noise}.")
+        self.shared = outputs is None
+        self.log_noise = nn.Parameter(torch.full((outputs or 1,), log(noise)))
+
+    def noise(self) -> Float[Tensor, " k"]:
+        """σ, one for each output or one for all."""
+        return self.log_noise.exp()
+
+    def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
+        residual = (targets - outputs) / self.noise()
+        return -(residual.square() / 2 + self.log_noise + log(2 * pi) / 2).sum(1)
+
+    def scales(self) -> Float[Tensor, " k"]:
+        return (-2 * self.log_noise).exp()
+
+    def fisher_columns(self, outputs: Outputs) -> Columns:
+        n, c = outputs.shape
+        columns = torch.eye(c, dtype=outputs.dtype, device=outputs.device)[:, None].expand(c, n, c)
+        return columns[None] if self.shared else columns[:, None]
+
+    def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
+        if not self.shared:  # outputs of different noise stay apart, so there is nothing to gain by sampling
+            return self.fisher_columns(outputs)
+        shape = (1, samples, *outputs.shape)
+        return torch.randn(shape, generator=generator, dtype=outputs.dtype, device=outputs.device) / samples**0.5
+
+    def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
+        return (targets - outputs) / self.noise().square()
+
+    def sample(self, outputs: Outputs, *, generator: Generator | None = None) -> Tensor:
+        noise = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=outputs.device)
+        return outputs + self.noise() * noise
+
+    def check(self, outputs: Outputs, targets: Tensor) -> None:
+        _check_outputs(outputs, targets)
+        if targets.shape != outputs.shape or not targets.is_floating_point():
+            raise ValueError(
+                f"Gaussian targets must be real numbers of shape {tuple(outputs.shape)}, as the outputs are; "
+                f"got {targets.dtype} of shape {tuple(targets.shape)}."
+            )
+        if not targets.isfinite().all():
+            raise ValueError(f"Gaussian targets must be finite, got {int((~targets.isfinite()).sum())} that are not.")
+        if not self.shared and len(self.log_noise) != outputs.shape[1]:
+            raise ValueError(
+                f"Gaussian(outputs={len(self.log_noise)}) has a noise for each of {len(self.log_noise)} outputs; "
+                f"the model has {outputs.shape[1]}."
+            )
+
+    def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
+        return {"squared error": (outputs - targets).square().mean(1)}
+
+
+def _check_outputs(outputs: Tensor, targets: Tensor) -> None:
+    if outputs.ndim != 2 or len(outputs) != len(targets):
+        raise ValueError(
+            f"The model must give outputs [n, c], a row for each of the {len(targets)} targets; got shape "
+            f"{tuple(outputs.shape)}."
+        )
