@@ -13,6 +13,7 @@ from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layers.subsample import centre
 
 _log = logging.getLogger("symbayes")
 
@@ -24,16 +25,8 @@ Shape = tuple[int, ...]
 
 
 def _conv(inputs: Shape, outputs: Shape, stride: int, scale: float, generator: Generator | None) -> nn.Module:
-    even = all(size % stride == 0 for size in inputs[1:])
-    return ConvPath(
-        inputs[0],
-        outputs[0],
-        (3,) * (len(inputs) - 1),
-        stride=stride,
-        phase="adaptive" if even else "fixed",
-        scale=scale,
-        generator=generator,
-    )
+    kernel = (3,) * (len(inputs) - 1)
+    return ConvPath(inputs[0], outputs[0], kernel, stride=stride, scale=scale, generator=generator)
 
 
 def _dense(inputs: Shape, outputs: Shape, stride: int, scale: float, generator: Generator | None) -> nn.Module:
@@ -53,11 +46,24 @@ PATHS: dict[str, Callable[[Shape, Shape, int, float, Generator | None], nn.Modul
 
 
 class AllConv(nn.Sequential):
-    """Blocks of relaxed layers and ReLUs, then two linear layers; `description` says how it was laid out."""
+    """Blocks of relaxed layers and ReLUs, then two linear layers; `description` says how it was laid out.
+
+    All strides go through the centre of the input, so that with convolutions alone the network is exactly invariant.
+    """
 
     #: What `allconv` was called with, in plain numbers and words, so that a saved result can be built again.
     recipe: dict[str, object]
     description: str
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        features, cell = inputs, centre(inputs)
+        for layer in self:
+            if isinstance(layer, RelaxedLayer):
+                features = layer(features, cell)
+                cell = cell // layer.stride
+            else:
+                features = layer(features)
+        return features
 
 
 def allconv(
@@ -106,9 +112,10 @@ def build_allconv(
     for index, (channels, stride) in enumerate(zip(_CHANNELS, strides, strict=True), start=1):
         out_shape = (channels * width, *(ceil(size / stride) for size in shape[1:]))
         built = {name: PATHS[name](shape, out_shape, stride, 1 / sqrt(len(paths)), generator) for name in paths}
-        layers[f"block{index}"] = RelaxedLayer(built)
+        even = all(size % stride == 0 for size in shape[1:])
+        layers[f"block{index}"] = RelaxedLayer(built, stride=stride, equivariant_stride=even)
         layers[f"relu{index}"] = nn.ReLU()
-        exact = exact and all(size % stride == 0 for size in shape[1:])
+        exact = exact and even
         shape = out_shape
         maps.append("×".join(map(str, shape[1:])))
     layers["flatten"] = nn.Flatten()

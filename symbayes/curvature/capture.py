@@ -7,7 +7,7 @@ gradients, which is what makes this several times cheaper than a gradient for ea
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -85,7 +85,7 @@ class Capture:
         self.outputs: dict[str, Tensor] = {}
         self._undo: list[Any] = []
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Capture":
         modules = dict(self.model.named_modules())
         training = {name: module.training for name, module in modules.items()}
         self.model.eval()

@@ -12,7 +12,6 @@ from torch.nn import functional
 from symbayes.groups.group import Group
 from symbayes.groups.translation import Translation
 from symbayes.layers.path import Path
-from symbayes.layers.subsample import align
 
 PaddingMode = Literal["circular", "zeros", "reflect", "replicate"]
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -21,8 +20,8 @@ _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3
 class ConvPath(Path):
     """y(c', t) = Σ_c Σ_k θ(c', c, k) x(c, t + k) + b(c').
 
-    With circular padding the map is exactly equivariant under cyclic translation; a stride keeps that when the phase
-    of the kept positions is chosen for each datum (`phase="adaptive"`, see `subsample`).
+    With circular padding the map is exactly equivariant under cyclic translation; with a stride, under translation by multiples
+    of it. `RelaxedLayer` aligns what a strided path sees, so that a layer is equivariant under all of them.
 
     Args:
         in_channels: Channels c of the input.
@@ -32,7 +31,6 @@ class ConvPath(Path):
         padding: Cells added on every side; None keeps the size of the map at stride 1 (odd filters).
         padding_mode: What is added.
         groups: Channels are split into this many groups that do not see each other.
-        phase: Which positions a stride keeps: "adaptive" the strongest for each datum, "fixed" those at the origin.
         bias: Whether to add b, one value for each output channel.
         scale: Standard deviation of θ relative to Kaiming's for a ReLU.
         generator: For the initial weights; the global one when None.
@@ -48,7 +46,6 @@ class ConvPath(Path):
         padding: Sequence[int] | None = None,
         padding_mode: PaddingMode = "circular",
         groups: int = 1,
-        phase: Literal["adaptive", "fixed"] = "adaptive",
         bias: bool = True,
         scale: float = 1.0,
         generator: Generator | None = None,
@@ -61,14 +58,9 @@ class ConvPath(Path):
             raise ValueError(f"groups must divide the channels, got {in_channels} -> {out_channels} in {groups} groups.")
         if padding is None and any(size % 2 == 0 for size in kernel):
             raise ValueError(f"kernel_size must be odd unless padding is given, got {kernel}.")
-        if phase == "adaptive" and stride > 1 and padding_mode != "circular":
-            raise ValueError(
-                f"phase='adaptive' needs padding_mode='circular', got {padding_mode!r}: it shifts the map cyclically. "
-                "Use phase='fixed' with other paddings."
-            )
         self.kernel_size, self.stride, self.groups = kernel, stride, groups
         self.padding = tuple(size // 2 for size in kernel) if padding is None else tuple(padding)
-        self.padding_mode, self.adaptive = padding_mode, phase == "adaptive" and stride > 1
+        self.padding_mode = padding_mode
         bound = scale * sqrt(6 / (in_channels // groups * prod(kernel)))
         weight = torch.empty(out_channels, in_channels // groups, *kernel)
         self.weight = nn.Parameter(weight.uniform_(-bound, bound, generator=generator))
@@ -100,7 +92,7 @@ class ConvPath(Path):
                 f"ConvPath expects inputs [n, {self.weight.shape[1] * self.groups}, and {len(self.kernel_size)} grid axes], "
                 f"got {tuple(inputs.shape)}."
             )
-        return pad(align(inputs, self.stride) if self.adaptive else inputs, self.padding, self.padding_mode)
+        return pad(inputs, self.padding, self.padding_mode)
 
     def extra_repr(self) -> str:
         out_channels, in_channels = self.weight.shape[0], self.weight.shape[1] * self.groups

@@ -1,42 +1,46 @@
-"""Equivariant subsampling: every datum is moved so that its strongest polyphase component comes first.
+"""Equivariant subsampling: the grid of kept cells is anchored to the content of each datum.
 
-Taking every second cell of a map depends on where the grid of kept cells lies, so a plain stride breaks the symmetry
-under translation. Choosing that grid from the map itself, here by energy and for each datum on its own, restores it
-exactly (adaptive polyphase sampling, Chaman and Dokmanić 2021). The choice is made from the *input* of a layer, so
-that all its paths agree on it, and so that a convolution is computed at the kept positions only.
+Taking every second cell of a map depends on where the grid of kept cells lies, so a plain stride breaks the symmetry under
+translation. Choosing one of the possible grids, the polyphase components, from the datum itself restores it exactly (Chaman
+and Dokmanić 2021). The usual choice is the component of largest norm, layer by layer. But components of a natural map are
+nearly equally strong, so that choice is close to random, and a network has to cope with every combination of them. Here all
+grids go through one cell, the *centre* of the energy of the network's input: data of similar content are sampled alike, and
+where the content is can still be read from the coarse maps (docs/research/dynamics.md has figures).
 """
 
-from itertools import product
+from math import pi
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def strongest_phase(features: Float[Tensor, "n c *grid"], stride: int) -> Int[Tensor, "n d"]:
-    """The offset, along each axis of the grid, of the polyphase component with the most energy."""
-    grid = features.shape[2:]
+def centre(features: Float[Tensor, "n c *grid"]) -> Int[Tensor, "n d"]:
+    """The cell at the centre of energy, for each datum: the phase of the first Fourier harmonic, which moves with the content."""
     energy = features.detach().square().sum(1)
-    for axis, size in enumerate(grid):
-        energy = energy.unflatten(1 + 2 * axis, (size // stride, stride))
-    energy = energy.sum(tuple(range(1, 1 + 2 * len(grid), 2))).flatten(1)  # [n, stride ** d]
-    offsets = torch.tensor(list(product(range(stride), repeat=len(grid))), device=features.device)
-    return offsets[energy.argmax(1)]
+    cells = []
+    for axis, size in enumerate(features.shape[2:], start=1):
+        others = tuple(other for other in range(1, energy.ndim) if other != axis)
+        profile = energy.sum(others) if others else energy  # [n, size]
+        angles = torch.arange(size, device=energy.device, dtype=energy.dtype) * (2 * pi / size)
+        angle = torch.atan2(profile @ angles.sin(), profile @ angles.cos())
+        cells.append((angle * (size / (2 * pi))).round().long() % size)
+    return torch.stack(cells, 1)
 
 
-def align(features: Float[Tensor, "n c *grid"], stride: int) -> Float[Tensor, "n c *grid"]:
-    """Every datum shifted cyclically so that its strongest phase is at the origin.
+def align(features: Float[Tensor, "n c *grid"], cell: Int[Tensor, "n d"], stride: int) -> Float[Tensor, "n c *grid"]:
+    """Every datum shifted cyclically by less than a stride, so that its cell is one of those a stride keeps.
 
     Raises:
-        ValueError: If an axis of the grid is not a multiple of the stride: its phases would differ in size.
+        ValueError: If an axis of the grid is not a multiple of the stride: its polyphase components would differ in size.
     """
     grid = features.shape[2:]
     if any(size % stride for size in grid):
         raise ValueError(
             f"Equivariant subsampling by {stride} needs map sizes that are multiples of {stride}, got {tuple(grid)}. "
-            "Resize the input, or use phase='fixed', which is not exactly equivariant."
+            "Resize the input, or use equivariant_stride=False."
         )
-    phase = strongest_phase(features, stride)
+    phase = cell % stride
     for axis, size in enumerate(grid):
         index = (torch.arange(size, device=features.device) + phase[:, axis, None]) % size  # [n, size]
         shape = [len(features)] + [1] * (features.ndim - 1)

@@ -1,0 +1,178 @@
+"""Measure and print: `python -m benchmarks [--out benchmarks.json] [--quick]`.
+
+Costs are in gradients: one pass over the data, forward and backward, for the gradient of the mean cross-entropy.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import warnings
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.curvature import FISHERS, Workload
+from benchmarks.factored import measure_factored
+from benchmarks.memory import peak_memory
+from benchmarks.networks import NETWORKS
+from benchmarks.timing import interleaved
+
+#: The most that our factors may cost, in gradients, and the factored path in products.
+TARGETS = {"exact": 5.0, "Monte-Carlo": 2.0, "factored": 2.0}
+#: Of networks that curvlinops cannot read; there is nothing to compare on these.
+OURS_ONLY = {"allconv-paths"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured how often."""
+
+    size: int = 500
+    batch_size: int = 125
+    factored_batch_size: int = 128
+    repeats: int = 9
+    factored_repeats: int = 15
+
+
+QUICK = Settings(size=100, batch_size=50, repeats=3, factored_repeats=3)
+
+
+def main() -> None:
+    """Run all measurements, print their tables and write them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks.json"), help="where to write the figures")
+    parser.add_argument("--quick", action="store_true", help="few data and repeats, to see that everything runs")
+    arguments = parser.parse_args()
+    settings = QUICK if arguments.quick else Settings()
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", module="curvlinops|backpack")
+    console = Console(width=None if sys.stdout.isatty() else 120)
+
+    figures: dict[str, Any] = {"about": about(), "settings": asdict(settings), "curvature": {}}
+    for name, network in NETWORKS.items():
+        figures["curvature"][name] = found = measure_network(name, settings)
+        console.print(curvature_table(network.title, found))
+    figures["factored"] = measure_factored_paths(settings)
+    console.print(factored_table(figures["factored"]))
+    arguments.out.write_text(json.dumps(figures, indent=2) + "\n")
+    console.print(f"Written to {arguments.out}.")
+
+
+def about() -> dict[str, Any]:
+    """Versions and machine."""
+    return {
+        "versions": {name: _version(name) for name in ("torch", "curvlinops-for-pytorch", "symbayes")}
+        | {"python": platform.python_version()},
+        "commit": _said(["git", "describe", "--always", "--dirty", "--abbrev=40"]),
+        "cpu": _cpu(),
+        "threads": torch.get_num_threads(),
+        "time": "of the processor, in seconds; quartiles of interleaved repeats",
+        "memory": "peak resident set of a fresh process, less that before the case, in bytes",
+    }
+
+
+def measure_network(name: str, settings: Settings) -> dict[str, Any]:
+    """Time and memory of every case on one network."""
+    peer = name not in OURS_ONLY
+    work = Workload(NETWORKS[name], settings.size, settings.batch_size)
+    cases = work.cases(peer) | {"eigenvalues": work.eigenvalues()}
+    timings = interleaved(cases, "gradient", settings.repeats)
+    measured: dict[str, Any] = {case: asdict(timing) for case, timing in timings.items()}
+    for case in cases:
+        if case != "eigenvalues":
+            measured[case]["memory"] = peak_memory(name, case, settings.size, settings.batch_size)
+    differences = {fisher: work.difference(fisher) for fisher in ("exact", "empirical")} if peer else {}
+    return {"cases": measured, "relative_differences": differences}
+
+
+def measure_factored_paths(settings: Settings) -> dict[str, Any]:
+    """The factored path by block, and all blocks together."""
+    blocks = measure_factored(settings.factored_batch_size, settings.factored_repeats)
+    total = {case: sum(timings[case].seconds.median for timings in blocks.values()) for case in ("products", "path")}
+    return {
+        "blocks": {block: {case: asdict(timing) for case, timing in timings.items()} for block, timings in blocks.items()},
+        "ratio": total["path"] / total["products"],
+        "target": TARGETS["factored"],
+    }
+
+
+def curvature_table(title: str, found: dict[str, Any]) -> Table:
+    """Ours beside the peer, in gradients and megabytes."""
+    cases = found["cases"]
+    unit = cases["gradient"]
+    table = Table(
+        title=f"{title} (a gradient: {1e3 * unit['seconds']['median']:.1f} ms, {_megabytes(unit)} MB)", title_justify="left"
+    )
+    for column in ("KFAC factors", "ours", "target", "curvlinops", "ours, MB", "curvlinops, MB"):
+        table.add_column(column, justify="left" if column == "KFAC factors" else "right")
+    for fisher in FISHERS:
+        ours, theirs = cases[f"ours {fisher}"], cases.get(f"curvlinops {fisher}")
+        target = TARGETS.get(fisher)
+        table.add_row(
+            f"{fisher} Fisher",
+            _coloured(ours, target),
+            f"≤ {target:g}" if target else "",
+            _gradients(theirs),
+            _megabytes(ours),
+            _megabytes(theirs),
+        )
+    table.add_row("eigenvalues of the factors", _gradients(cases["eigenvalues"]))
+    return table
+
+
+def factored_table(found: dict[str, Any]) -> Table:
+    """The factored path beside its products."""
+    table = Table(title="F-FC, forward and backward", title_justify="left")
+    for column in ("block", "products, ms", "path, ms", "ratio", "target"):
+        table.add_column(column, justify="left" if column == "block" else "right")
+    for block, timings in found["blocks"].items():
+        seconds = [f"{1e3 * timings[case]['seconds']['median']:.2f}" for case in ("products", "path")]
+        table.add_row(block, *seconds, _gradients(timings["path"]))
+    colour = "green" if found["ratio"] <= found["target"] else "red"
+    table.add_row("all", "", "", f"[{colour}]{found['ratio']:.2f}[/]", f"≤ {found['target']:g}")
+    return table
+
+
+def _gradients(case: dict[str, Any] | None) -> str:
+    if case is None:
+        return "–"
+    units = case["units"]
+    return f"{units['median']:.2f} ({units['low']:.2f} … {units['high']:.2f})"
+
+
+def _coloured(case: dict[str, Any], target: float | None) -> str:
+    if target is None:
+        return _gradients(case)
+    return f"[{'green' if case['units']['median'] <= target else 'red'}]{_gradients(case)}[/]"
+
+
+def _megabytes(case: dict[str, Any] | None) -> str:
+    return "–" if case is None or case.get("memory") is None else f"{case['memory'] / 1e6:.0f}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _said(command: list[str]) -> str:
+    answer = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
+    return answer.stdout.strip() or "unknown"
+
+
+def _cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""symbayes learns the symmetries of a neural network from its training data, by Bayesian model selection."""
+
+from symbayes.curvature.diagonal import Diagonal
+from symbayes.curvature.ekfac import Ekfac
+from symbayes.curvature.fisher import EmpiricalFisher, ExactFisher, MonteCarloFisher
+from symbayes.curvature.ggn import Ggn
+from symbayes.curvature.kernel import Kernel
+from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.lanczos import Lanczos
+from symbayes.data.load import load
+from symbayes.data.task import Task
+from symbayes.errors import NotFiniteError
+from symbayes.evidence.laplace import laplace_evidence
+from symbayes.evidence.objective import Laplace, Map
+from symbayes.evidence.terms import Evidence
+from symbayes.groups.translation import Translation
+from symbayes.layers.conv import ConvPath
+from symbayes.layers.dense import DensePath
+from symbayes.layers.factored import FactoredPath
+from symbayes.layers.path import Path
+from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
+from symbayes.models import allconv
+from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
+from symbayes.training.fit import fit
+from symbayes.training.loop import Schedule
+from symbayes.training.result import Result, load_result
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "ConvPath",
+    "DensePath",
+    "Diagonal",
+    "Ekfac",
+    "EmpiricalFisher",
+    "Evidence",
+    "ExactFisher",
+    "FactoredPath",
+    "Gaussian",
+    "Ggn",
+    "Kernel",
+    "Kfac",
+    "Lanczos",
+    "Laplace",
+    "LayerwisePrior",
+    "Map",
+    "MonteCarloFisher",
+    "NotFiniteError",
+    "Path",
+    "PathwisePrior",
+    "RelaxedLayer",
+    "Result",
+    "ScalarPrior",
+    "Schedule",
+    "Task",
+    "TensorwisePrior",
+    "Translation",
+    "allconv",
+    "fit",
+    "laplace_evidence",
+    "load",
+    "load_result",
+]

@@ -1,0 +1,33 @@
+"""The page of a comparison: tasks by models as a table, what the learned models chose, and how all of them trained."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from symbayes.report.page import embed, render
+from symbayes.report.plots import Curve, curves, path_colours, share_bars, training_curves
+
+
+def comparison_page(title: str, table: dict[str, Any], runs: Sequence[dict[str, Any]]) -> str:
+    """A page that opens offline.
+
+    Args:
+        title: Of the page.
+        table: `columns`, a list of words; `rows`, each a `task` and its `cells` with `accuracy` (of 1), `nll` and
+            `log_evidence` (per datum) and whether the accuracy is the `best` of the row; and a `note` on the estimator.
+        runs: Each with `task`, `model`, `objective` ("MAP" or "evidence"), whether its symmetries are `learned`, and
+            the `summary` and `history` that `run_page` takes.
+    """
+    chosen = [run for run in runs if run["learned"] and run["objective"] == "evidence"]
+    colours = path_colours(row for run in chosen for row in run["summary"]["symmetries"])
+    bars = [share_bars(run["summary"]["symmetries"], colours) for run in chosen]
+    by_task: dict[str, list[Curve]] = {}
+    for run, curve in zip(runs, curves(runs), strict=True):
+        by_task.setdefault(run["task"], []).append(curve)
+    return render(
+        "comparison.html",
+        title=title,
+        table=table,
+        learned=[(run, embed(figure, f"shares{index}")) for index, (run, figure) in enumerate(zip(chosen, bars, strict=True))],
+        plots={task: embed(training_curves(found), f"curves{index}") for index, (task, found) in enumerate(by_task.items())},
+        estimators=list(dict.fromkeys(run["summary"]["evidence"]["estimator"] for run in runs)),
+    )

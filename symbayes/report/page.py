@@ -1,0 +1,49 @@
+"""Templates to pages: a page is one file that holds its style and plotly.js, and loads nothing."""
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from plotly.graph_objects import Figure
+from plotly.io import to_html
+from plotly.offline import get_plotlyjs
+
+_MINUS = "\N{MINUS SIGN}"
+#: plotly.js has a button that uploads a chart, unless it is told not to.
+_CONFIG = {
+    "displaylogo": False,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+    "plotlyServerURL": "",
+    "responsive": True,
+    "showSendToCloud": False,
+}
+
+
+def render(template: str, **values: object) -> str:
+    """A page from a template of this package."""
+    environment = Environment(
+        loader=PackageLoader("symbayes.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, significant=significant)
+    return environment.get_template(template).render(plotlyjs=get_plotlyjs(), **values)
+
+
+def embed(figure: Figure | None, name: str) -> str:
+    """A figure as the inside of a page, empty for None; `name` is unique there."""
+    if figure is None:
+        return ""
+    html: str = to_html(
+        figure, _CONFIG, include_plotlyjs=False, full_html=False, default_height=figure.layout.height, div_id=name
+    )
+    return html
+
+
+def number(value: float | int, digits: int = 0) -> str:
+    """A number with so many decimals, a comma between thousands and a true minus."""
+    return f"{value:,.{digits}f}".replace("-", _MINUS)
+
+
+def significant(value: float | int, digits: int = 3) -> str:
+    """A number with so many significant digits."""
+    return f"{value:.{digits}g}".replace("-", _MINUS)

@@ -1,0 +1,227 @@
+"""The figures of the pages: shares of paths, training curves and prior precisions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from plotly.colors import sample_colorscale
+from plotly.graph_objects import Bar, Figure, Scatter
+from plotly.subplots import make_subplots
+
+#: Okabe and Ito's colours, which the colour-blind can tell apart. Paths and runs start from different ends.
+_PATH_COLOURS = ("#0072B2", "#E69F00", "#56B4E9", "#F0E442", "#CC79A7", "#009E73", "#D55E00", "#000000")
+_RUN_COLOURS = _PATH_COLOURS[::-1]
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+_TEXT, _GRID = "#222222", "#e3e3e3"
+_MANY_LAYERS = 12
+_NO_LAYER = "(model)"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The history of one run, and how it is drawn."""
+
+    name: str
+    history: Sequence[Mapping[str, Any]]
+    num_data: int
+    colour: str = _PATH_COLOURS[0]
+    dash: str = _DASHES[0]
+
+    def losses(self) -> tuple[list[int], list[float]]:
+        """Epochs and the loss per datum."""
+        return [record["epoch"] for record in self.history], [record["loss"] for record in self.history]
+
+    def evidences(self) -> tuple[list[int], list[float]]:
+        """Epochs with an estimate, and the log evidence per datum."""
+        found, _ = estimates(self.history)
+        return [record["epoch"] for record in found], [record["evidence"]["total"] / self.num_data for record in found]
+
+    def kept(self) -> tuple[list[int], list[float]]:
+        """The one of `evidences` whose state was kept."""
+        _, index = estimates(self.history)
+        epochs, values = self.evidences()
+        return epochs[index : index + 1], values[index : index + 1]
+
+
+def estimates(history: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], int]:
+    """The records with an estimate of the evidence, and the index of the one whose state was kept.
+
+    Where the best state was restored at the end, the last record repeats the estimate of an earlier one, and is left out.
+    """
+    found = [record for record in history if record["evidence"]]
+    totals = [record["evidence"]["total"] for record in found]
+    kept = totals.index(totals[-1]) if totals else 0
+    return (found[:-1], kept) if kept < len(found) - 1 else (found, kept)
+
+
+def layers(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of a symmetry table by layer; the model itself, whose name is empty, gets one."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["layer"] or _NO_LAYER, []).append(row)
+    return found
+
+
+def path_colours(rows: Iterable[Row]) -> dict[str, str]:
+    """A colour for every path that some layer has beside another."""
+    paths = dict.fromkeys(row["path"] for members in layers(rows).values() if len(members) > 1 for row in members)
+    return {path: _PATH_COLOURS[index % len(_PATH_COLOURS)] for index, path in enumerate(paths)}
+
+
+def curves(runs: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """A curve for every run: the colour is the model's, the dash the objective's."""
+    models = list(dict.fromkeys(run["model"] for run in runs))
+    objectives = sorted(dict.fromkeys(run["objective"] for run in runs), key=lambda name: name != "evidence")
+    return [
+        Curve(
+            f"{run['model']}, {run['objective']}",
+            run["history"],
+            run["summary"]["num_data"],
+            _RUN_COLOURS[models.index(run["model"]) % len(_RUN_COLOURS)],
+            _DASHES[objectives.index(run["objective"]) % len(_DASHES)],
+        )
+        for run in runs
+    ]
+
+
+def share_bars(rows: Iterable[Row], colours: Mapping[str, str]) -> Figure | None:
+    """A bar of 100 % for each layer with more than one path, the first layer on top; None where there is no such layer."""
+    chosen = {layer: members for layer, members in layers(rows).items() if len(members) > 1}
+    if not chosen:
+        return None
+    figure = Figure()
+    for path, colour in colours.items():
+        shares = {layer: 100 * row["share"] for layer, members in chosen.items() for row in members if row["path"] == path}
+        figure.add_trace(
+            Bar(
+                name=_label(path),
+                x=list(shares.values()),
+                y=[_label(layer) for layer in shares],
+                orientation="h",
+                marker={"color": colour, "line": {"color": "white", "width": 1}},
+                texttemplate="%{x:.0f} %",
+                textposition="inside",
+                insidetextanchor="middle",
+                hovertemplate="%{y}: %{x:.1f} %",
+            )
+        )
+    _style(figure, 110 + 30 * len(chosen))
+    figure.update_layout(barmode="stack", bargap=0.25, uniformtext={"minsize": 11, "mode": "hide"}, showlegend=True)
+    figure.update_xaxes(title="share of the path in its layer (%)", range=[0, 100], dtick=25, fixedrange=True)
+    order = [_label(layer) for layer in chosen]
+    figure.update_yaxes(
+        autorange="reversed", type="category", categoryorder="array", categoryarray=order, showgrid=False, fixedrange=True
+    )
+    return figure
+
+
+def training_curves(runs: Sequence[Curve]) -> Figure:
+    """Loss above log evidence, both per datum, over epochs; evidence only where some run has it more than once.
+
+    A diamond marks the state that was kept.
+    """
+    has_evidence = any(len(run.evidences()[0]) > 1 for run in runs)
+    figure = make_subplots(rows=2 if has_evidence else 1, cols=1, shared_xaxes=True, vertical_spacing=0.07)
+    for run in runs:
+        look = {"name": _label(run.name), "legendgroup": run.name, "hovertemplate": "%{y:.4g}"}
+        line = {"color": run.colour, "dash": run.dash, "width": 2}
+        epochs, values = run.losses()
+        figure.add_trace(Scatter(x=epochs, y=values, mode="lines", line=line, **look), row=1, col=1)
+        if has_evidence:
+            epochs, values = run.evidences()
+            figure.add_trace(Scatter(x=epochs, y=values, mode="lines", line=line, showlegend=False, **look), row=2, col=1)
+            epochs, values = run.kept()
+            diamond = {"color": run.colour, "size": 11, "symbol": "diamond"}
+            look["hovertemplate"] = "%{y:.4g}, kept"
+            figure.add_trace(
+                Scatter(x=epochs, y=values, mode="markers", marker=diamond, showlegend=False, **look), row=2, col=1
+            )
+    _style(figure, 640 if has_evidence else 330)
+    losses = [loss for run in runs for loss in run.losses()[1]]
+    figure.update_yaxes(title="loss (nats per datum)", **_log_axis(losses), row=1, col=1)
+    if has_evidence:
+        figure.update_yaxes(title="log evidence (nats per datum)", row=2, col=1)
+    figure.update_xaxes(title="epoch", row=2 if has_evidence else 1, col=1)
+    figure.update_layout(showlegend=len(runs) > 1, hovermode="x unified" if len(runs) > 1 else "closest")
+    return figure
+
+
+def precision_curves(history: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Figure | None:
+    """Prior precisions of weight tensors over epochs, a panel for each path; None with fewer than two hyper-steps."""
+    steps, _ = estimates(history)
+    if len(steps) < 2:
+        return None
+    epochs = [step["epoch"] for step in steps]
+    names = [name for name in steps[-1]["evidence"]["precision"] if not name.endswith("bias")]
+    places = {name: _place(name, rows) for name in names}
+    order = list(dict.fromkeys(layer for layer, _ in places.values()))
+    paths = list(dict.fromkeys(path for _, path in places.values()))
+    shades = sample_colorscale("Viridis", [0.9 * index / max(1, len(order) - 1) for index in range(len(order))])
+    titles = [_label(path) for path in paths]
+    figure = make_subplots(
+        len(paths), 1, shared_xaxes=True, shared_yaxes="all", vertical_spacing=0.15 / len(paths), row_titles=titles
+    )
+    seen: list[tuple[str, str]] = []
+    for name, (layer, path) in places.items():
+        trace = Scatter(
+            x=epochs,
+            y=[step["evidence"]["precision"][name] for step in steps],
+            name=_label(layer),
+            legendgroup=layer,
+            showlegend=all(layer != shown for shown, _ in seen),
+            mode="lines",
+            line={"color": shades[order.index(layer)], "dash": _DASHES[seen.count((layer, path)) % len(_DASHES)], "width": 2},
+            hovertemplate=f"{_label(name)}: %{{y:.3g}}, epoch %{{x}}<extra></extra>",
+        )
+        figure.add_trace(trace, row=paths.index(path) + 1, col=1)
+        seen.append((layer, path))
+    _style(figure, 120 + 220 * len(paths))
+    values = [step["evidence"]["precision"][name] for step in steps for name in names]
+    figure.update_layout(showlegend=1 < len(order) <= _MANY_LAYERS)
+    figure.update_yaxes(title="precision δ", **_log_axis(values))
+    figure.update_xaxes(title="epoch", row=len(paths), col=1)
+    return figure
+
+
+def _place(name: str, rows: Sequence[Row]) -> tuple[str, str]:
+    """Layer and path of a weight tensor, of which its name starts with the first and may go on with the second."""
+    for row in rows:
+        prefix = f"{row['layer']}." if row["layer"] else ""
+        if name.startswith(f"{prefix}paths.{row['path']}."):
+            return row["layer"] or _NO_LAYER, row["path"]
+    owner = name.rpartition(".")[0]
+    return owner or _NO_LAYER, next((row["path"] for row in rows if row["layer"] == owner), "")
+
+
+def _log_axis(values: Sequence[float]) -> dict[str, Any]:
+    """A log axis whose ticks do not crowd; a linear one where values are not positive."""
+    if min(values) <= 0:
+        return {"type": "linear"}
+    ratio = max(values) / min(values)
+    return {"type": "log", "exponentformat": "power", "dtick": 1 if ratio > 100 else "D2" if ratio > 10 else None}
+
+
+def _style(figure: Figure, height: int) -> None:
+    axis = {"gridcolor": _GRID, "zeroline": False, "automargin": True, "linecolor": "#888888", "ticks": "outside", "ticklen": 4}
+    axis["title"] = {"font": {"size": 14}}
+    figure.update_layout(
+        template=None,
+        height=height,
+        font={"family": _FONT, "size": 14, "color": _TEXT},
+        plot_bgcolor="white",
+        paper_bgcolor="white",
+        margin={"l": 60, "r": 24, "t": 50, "b": 50},
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "traceorder": "normal"},
+        dragmode=False,
+    )
+    figure.update_xaxes(**axis)
+    figure.update_yaxes(**axis)
+
+
+def _label(text: str) -> str:
+    """Text that plotly shows as it is, not as markup."""
+    return escape(text)

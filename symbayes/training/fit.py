@@ -1,0 +1,68 @@
+"""`sb.fit`: the thin loop over training records that most users call."""
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import nn
+
+from symbayes.data.source import Data, as_source
+from symbayes.evidence.objective import Laplace, Objective
+from symbayes.likelihoods import Categorical, Likelihood
+from symbayes.priors import Prior, TensorwisePrior
+from symbayes.training.loop import Schedule, train
+from symbayes.training.problem import Problem
+from symbayes.training.record import Record
+from symbayes.training.result import Result
+
+
+def fit(
+    model: nn.Module,
+    data: Data,
+    *,
+    likelihood: Likelihood | None = None,
+    prior: Prior | None = None,
+    objective: Objective | None = None,
+    epochs: int = 100,
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Result:
+    """Learn weights, prior precisions and noise together, from training data alone.
+
+    The model is trained in place, on the device where it is. The same seed gives the same result on the same machine.
+
+    Args:
+        model: Any module that maps a batch of inputs to outputs [n, c].
+        data: A pair of tensors, a Dataset or a DataLoader.
+        likelihood: Of targets given outputs; `Categorical()` when None.
+        prior: Over the weights; a precision for every tensor, starting at 1, when None.
+        objective: `Laplace(...)` learns by the evidence, `Map(...)` keeps the prior as it is.
+        epochs: Passes over the data.
+        schedule: Batch size and learning rate as well; its epochs stand in for `epochs`.
+        seed: For the order of data and for rules that sample. Initial weights are the model's own.
+        progress: Whether to show a bar with loss, evidence and remaining time.
+
+    Returns:
+        The trained model with its evidence, symmetries and history.
+    """
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    likelihood = (likelihood if likelihood is not None else Categorical()).to(device)
+    prior = prior if prior is not None else TensorwisePrior(model)
+    objective = objective if objective is not None else Laplace()
+    schedule = schedule if schedule is not None else Schedule(epochs=epochs)
+    problem = Problem(model, as_source(data, device), likelihood, prior)
+    problem.check(schedule.batch_size)
+    history: list[Record] = []
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn(),
+        console=Console(stderr=True), disable=not progress, transient=True,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("training", total=schedule.epochs)
+        evidence = ""
+        for record in train(problem, objective, schedule, generator=torch.Generator().manual_seed(seed)):
+            history.append(record)
+            if record.evidence:
+                evidence = f", log evidence {record.evidence.total / problem.data.size:.3f} per datum"
+            bar.update(task, advance=1, description=f"loss {record.loss:.4f}{evidence}")
+    return Result(model, likelihood, prior, tuple(history), problem.data.size)

@@ -1,0 +1,137 @@
+"""Training as a generator of records: it prints, plots and saves nothing, and alone changes what is learned."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import cos, pi
+
+import torch
+from torch import Generator, Tensor
+
+from symbayes.errors import NotFiniteError
+from symbayes.evidence.laplace import evidence_at
+from symbayes.evidence.objective import Laplace, Objective
+from symbayes.evidence.terms import Evidence
+from symbayes.likelihoods import Gaussian
+from symbayes.training.hyper import squared_residuals, update_noise, update_precisions
+from symbayes.training.optimiser import ProximalAdam
+from symbayes.training.problem import Problem
+from symbayes.training.record import EvidenceRecord, Record
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast.
+
+    Args:
+        epochs: Passes over the data.
+        batch_size: Data in a step.
+        learning_rate: Of Adam at the start; it falls to zero along a cosine.
+    """
+
+    epochs: int = 100
+    batch_size: int = 128
+    learning_rate: float = 3e-3
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1 or not self.learning_rate > 0:
+            raise ValueError(
+                f"epochs and batch_size must be at least 1 and learning_rate positive; got {self.epochs}, {self.batch_size} "
+                f"and {self.learning_rate}."
+            )
+
+
+def train(problem: Problem, objective: Objective, schedule: Schedule, *, generator: Generator) -> Iterator[Record]:
+    """Weights and, under `Laplace`, precisions and noise together; a record after every epoch.
+
+    Raises:
+        NotFiniteError: If the loss stops being a number.
+    """
+    optimiser = ProximalAdam([p for p in problem.model.parameters() if p.requires_grad])
+    best = _Best(problem)
+    learns = isinstance(objective, Laplace)
+    first = max(1, round(objective.burn_in * schedule.epochs)) if isinstance(objective, Laplace) else schedule.epochs
+    frequency = objective.frequency if isinstance(objective, Laplace) else schedule.epochs
+    started = time.perf_counter()
+    for epoch in range(1, schedule.epochs + 1):
+        rate = schedule.learning_rate * (1 + cos(pi * (epoch - 1) / schedule.epochs)) / 2
+        loss = _epoch(problem, optimiser, rate, schedule.batch_size, generator)
+        evidence: Evidence | None = None
+        if epoch == schedule.epochs or (epoch >= first and (epoch - first) % frequency == 0):
+            evidence = hyper_step(problem, objective, schedule.batch_size, generator)
+            best.offer(evidence)
+        if epoch == schedule.epochs and learns and isinstance(objective, Laplace) and objective.keep_best:
+            evidence = best.restore()
+        seconds = time.perf_counter() - started
+        yield Record(epoch, schedule.epochs, seconds, rate, loss, evidence and _describe(problem, evidence))
+
+
+def hyper_step(problem: Problem, objective: Objective, batch_size: int, generator: Generator) -> Evidence:
+    """The curvature at the weights as they are, precisions and noise moved under it, and the evidence after that."""
+    problem.model.eval()
+    curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
+    if isinstance(objective, Laplace):
+        residuals = squared_residuals(problem.model, problem.data, problem.likelihood, batch_size)
+        for _ in range(objective.hyper_steps):
+            update_precisions(curvature, problem.model, problem.prior, objective.damping)
+        update_noise(curvature, problem.prior, problem.likelihood, residuals, problem.data.size, objective.damping)
+    with torch.no_grad():
+        return evidence_at(curvature, problem.model, problem.prior, problem.data.size)
+
+
+def _epoch(problem: Problem, optimiser: ProximalAdam, rate: float, batch_size: int, generator: Generator) -> float:
+    """One pass of Adam over the data; the mean loss, fetched from the device once."""
+    model, prior, num_data = problem.model, problem.prior, problem.data.size
+    with torch.no_grad():
+        precisions = {name: float(value) for name, value in prior.precisions().items()}
+    penalties = [precisions[name] / num_data for name, p in model.named_parameters() if p.requires_grad]
+    model.train()
+    total: Tensor = torch.zeros(())
+    for inputs, targets in problem.data.batches(batch_size, generator=generator):
+        loss = -problem.likelihood.log_prob(model(inputs), targets).sum()
+        gradients = torch.autograd.grad(loss / len(inputs), optimiser.parameters)
+        optimiser.step(gradients, rate, penalties)
+        total = total + loss.detach()
+    mean = float(total) / num_data
+    if mean != mean or mean in (float("inf"), float("-inf")):
+        raise NotFiniteError(
+            f"The loss must be finite, got {mean} per datum with a learning rate of {rate:.3g}. Use a smaller learning rate, "
+            "or check the scale of inputs and targets."
+        )
+    return mean
+
+
+class _Best:
+    """The state of highest evidence so far."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.parts = (problem.model, problem.prior, problem.likelihood)
+        self.evidence: Evidence | None = None
+        self.states: list[dict[str, Tensor]] = []
+
+    def offer(self, evidence: Evidence) -> None:
+        if not evidence.total.isfinite():
+            raise NotFiniteError(f"The log evidence must be finite, got {evidence}. Check the scale of inputs and precisions.")
+        if self.evidence is None or evidence.total > self.evidence.total:
+            self.evidence = evidence
+            self.states = [{k: v.detach().clone() for k, v in part.state_dict().items()} for part in self.parts]
+
+    def restore(self) -> Evidence | None:
+        for part, state in zip(self.parts, self.states, strict=True):
+            part.load_state_dict(state)
+        return self.evidence
+
+
+@torch.no_grad()
+def _describe(problem: Problem, evidence: Evidence) -> EvidenceRecord:
+    noise = problem.likelihood.noise().tolist() if isinstance(problem.likelihood, Gaussian) else []
+    return EvidenceRecord(
+        float(evidence.log_likelihood),
+        float(evidence.log_prior),
+        float(evidence.log_volume),
+        float(evidence.total),
+        evidence.estimator,
+        {name: float(value) for name, value in problem.prior.precisions().items()},
+        {name: float(value) for name, value in evidence.effective.items()},
+        noise,
+    )

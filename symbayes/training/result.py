@@ -1,0 +1,171 @@
+"""The result of training: the model, its evidence, what was learned, and how it got there; saved without pickle."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.lanczos import Lanczos
+from symbayes.curvature.rule import Rule
+from symbayes.data.source import Data, as_source
+from symbayes.evidence.laplace import laplace_evidence
+from symbayes.layers.structure import weight_tensors
+from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from symbayes.models import AllConv, build_allconv
+from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
+from symbayes.report.run import run_page
+from symbayes.training.record import EvidenceRecord, Record
+from symbayes.training.symmetries import Symmetries, symmetries
+
+_FORMAT = 1
+_LIKELIHOODS: dict[str, type[Likelihood]] = {kind.__name__: kind for kind in (Categorical, Bernoulli, Gaussian)}
+_PRIORS: dict[str, type[Prior]] = {
+    kind.__name__: kind for kind in (ScalarPrior, LayerwisePrior, PathwisePrior, TensorwisePrior)
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A trained model and what its evidence says."""
+
+    model: nn.Module
+    likelihood: Likelihood
+    prior: Prior
+    history: tuple[Record, ...]
+    num_data: int
+
+    @property
+    def evidence(self) -> EvidenceRecord:
+        """The terms of the evidence at the weights and precisions that were kept."""
+        return cast(EvidenceRecord, self.history[-1].evidence)
+
+    @property
+    def log_evidence(self) -> float:
+        """log p(D), by the estimator that `evidence.estimator` names."""
+        return self.evidence.total
+
+    @property
+    def symmetries(self) -> Symmetries:
+        """By layer and path: prior precision, effective parameters, share."""
+        return symmetries(weight_tensors(self.model), self.evidence.precision, self.evidence.effective)
+
+    @torch.no_grad()
+    def evaluate(self, data: Data, batch_size: int = 500) -> dict[str, float]:
+        """Mean metrics of the likelihood and negative log-likelihood per datum, on other data."""
+        self.model.eval()
+        totals: dict[str, Tensor] = {}
+        source = as_source(data, next(self.model.parameters()).device)
+        for inputs, targets in source.batches(batch_size):
+            outputs = self.model(inputs)
+            self.likelihood.check(outputs, targets)
+            found = {**self.likelihood.metrics(outputs, targets), "nll": -self.likelihood.log_prob(outputs, targets)}
+            for name, values in found.items():
+                totals[name] = totals.get(name, torch.zeros(())) + values.sum()
+        return {name: float(total) / source.size for name, total in totals.items()}
+
+    @torch.no_grad()
+    def compare_estimators(self, data: Data, rules: Mapping[str, Rule] | None = None, seed: int = 0) -> dict[str, float]:
+        """The log evidence under several curvature rules; by default exact KFAC beside the full GGN by Lanczos.
+
+        What an estimator charges can differ from the full GGN by a factor; this says by how much it does here.
+        """
+        chosen = rules or {"KFAC": Kfac(), "full GGN": Lanczos()}
+        found = {}
+        for name, rule in chosen.items():
+            generator = torch.Generator().manual_seed(seed)
+            found[name] = float(laplace_evidence(self.model, data, self.likelihood, self.prior, rule=rule, generator=generator).total)
+        return found
+
+    def save(self, folder: str | Path) -> None:
+        """Write weights.safetensors, result.json, history.jsonl and report.html; `load_result` reads them back."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = {"model": self.model, "prior": self.prior, "likelihood": self.likelihood}
+        tensors = {f"{part}:{name}": t.contiguous() for part, module in parts.items() for name, t in module.state_dict().items()}
+        save_file(tensors, folder / "weights.safetensors")
+        (folder / "history.jsonl").write_text("".join(json.dumps(asdict(record)) + "\n" for record in self.history))
+        summary = self.summary()
+        (folder / "result.json").write_text(json.dumps(summary, indent=1))
+        (folder / "report.html").write_text(run_page(summary, [asdict(record) for record in self.history]), encoding="utf-8")
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but weights and history, in plain numbers and words."""
+        gaussian = self.likelihood if isinstance(self.likelihood, Gaussian) else None
+        return {
+            "format": _FORMAT,
+            "model": {
+                "recipe": self.model.recipe if isinstance(self.model, AllConv) else None,
+                "description": self.model.description if isinstance(self.model, AllConv) else type(self.model).__name__,
+            },
+            "likelihood": {
+                "kind": type(self.likelihood).__name__,
+                "outputs": None if gaussian is None or gaussian.shared else len(gaussian.log_noise),
+            },
+            "prior": type(self.prior).__name__,
+            "num_data": self.num_data,
+            "evidence": asdict(self.evidence),
+            "symmetries": [asdict(row) for row in self.symmetries.rows],
+            "words": self.symmetries.words(),
+        }
+
+
+def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
+    """A result that was saved.
+
+    Args:
+        folder: What `Result.save` was given.
+        model: A module of the same structure, which gets the saved weights. Not needed for models of `allconv`.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is damaged, or the model does not fit the weights.
+    """
+    folder = Path(folder)
+    for name in ("result.json", "history.jsonl", "weights.safetensors"):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder} must hold {name}, as Result.save writes it; it does not.")
+    try:
+        summary = json.loads((folder / "result.json").read_text())
+        lines = (folder / "history.jsonl").read_text().splitlines()
+        history = tuple(_record(json.loads(line)) for line in lines)
+        tensors = load_file(folder / "weights.safetensors")
+    except (json.JSONDecodeError, SafetensorError, KeyError, TypeError) as error:
+        raise ValueError(f"The result in {folder} is damaged ({error}). Copy it again, or train again.") from error
+    if summary["format"] != _FORMAT:
+        raise ValueError(f"The result in {folder} has format {summary['format']}; this version reads format {_FORMAT}.")
+    model = model if model is not None else _rebuilt(summary, folder)
+    likelihood = _likelihood(summary["likelihood"])
+    prior = _PRIORS[summary["prior"]](model)
+    for part, module in (("model", model), ("prior", prior), ("likelihood", likelihood)):
+        state = {name.removeprefix(f"{part}:"): t for name, t in tensors.items() if name.startswith(f"{part}:")}
+        try:
+            module.load_state_dict(state)
+        except RuntimeError as error:
+            raise ValueError(f"The {part} does not fit what is saved in {folder}: {error}") from error
+    return Result(model, likelihood, prior, history, summary["num_data"])
+
+
+def _rebuilt(summary: dict[str, Any], folder: Path) -> nn.Module:
+    recipe = summary["model"]["recipe"]
+    if recipe is None:
+        raise ValueError(
+            f"The model in {folder} ({summary['model']['description']}) was not made by sb.allconv, so it cannot be built from the file "
+            "alone. Pass one of the same structure: sb.load_result(folder, model=...)."
+        )
+    return build_allconv(tuple(recipe["in_shape"]), recipe["classes"], recipe["paths"], recipe["width"])
+
+
+def _likelihood(saved: dict[str, Any]) -> Likelihood:
+    return Gaussian(outputs=saved["outputs"]) if saved["kind"] == Gaussian.__name__ else _LIKELIHOODS[saved["kind"]]()
+
+
+def _record(saved: dict[str, Any]) -> Record:
+    evidence = saved.pop("evidence")
+    return Record(**saved, evidence=EvidenceRecord(**evidence) if evidence else None)

@@ -1,0 +1,100 @@
+"""What was learned, layer by layer: how much each path is used, as a table and in words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, log
+
+from rich.console import Console
+from rich.table import Table
+
+from symbayes.layers.structure import WeightTensor
+
+#: From this share on a layer is said to have (or, in the rest, to have broken) a symmetry.
+_CLEAR = 0.9
+
+
+@dataclass(frozen=True)
+class PathRow:
+    """One path of one layer."""
+
+    layer: str
+    path: str
+    symmetry: str | None
+    #: Number of weights, biases included.
+    parameters: int
+    #: Prior precision δ of its weights: geometric mean over tensors.
+    precision: float
+    #: γ: how many of its parameters the data determine, biases included.
+    effective: float
+    #: γ per weight, relative to the sum over the paths of the layer (ELLA, Table 3); 1 where there is one path.
+    share: float
+
+
+@dataclass(frozen=True)
+class Symmetries:
+    """A row for each path of each layer; prints as a table."""
+
+    rows: tuple[PathRow, ...]
+
+    def words(self) -> list[str]:
+        """One sentence for each layer that had a choice."""
+        layers: dict[str, list[PathRow]] = {}
+        for row in self.rows:
+            layers.setdefault(row.layer, []).append(row)
+        return [_sentence(layer, rows) for layer, rows in layers.items() if len(rows) > 1]
+
+    def __rich__(self) -> Table:
+        table = Table("layer", "path", "symmetry", box=None, header_style="bold")
+        for heading in ("precision δ", "effective parameters γ", "of", "share"):
+            table.add_column(heading, justify="right")
+        last = None
+        for row in self.rows:
+            layer, last = row.layer if row.layer != last else "", row.layer
+            numbers = (f"{row.precision:.3g}", f"{row.effective:.1f}", f"{row.parameters:,}", f"{100 * row.share:.0f} %")
+            table.add_row(layer, row.path, row.symmetry or "none", *numbers)
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=110, no_color=True)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get().rstrip()
+
+
+def symmetries(
+    tensors: Mapping[str, WeightTensor], precision: Mapping[str, float], effective: Mapping[str, float]
+) -> Symmetries:
+    """The table, from δ and γ by tensor. Shares are of γ per weight, averaged over the weight tensors of a path."""
+    paths: dict[tuple[str, str], list[WeightTensor]] = {}
+    for tensor in tensors.values():
+        paths.setdefault((tensor.layer, tensor.path), []).append(tensor)
+    density, total = {}, {}
+    for key, members in paths.items():
+        weights = [tensor for tensor in members if not tensor.is_bias] or members
+        density[key] = sum(effective[tensor.name] / tensor.size for tensor in weights) / len(weights)
+        total[key[0]] = total.get(key[0], 0.0) + density[key]
+    rows = []
+    for (layer, path), members in paths.items():
+        weights = [tensor for tensor in members if not tensor.is_bias] or members
+        rows.append(
+            PathRow(
+                layer,
+                path,
+                next((tensor.symmetry for tensor in weights if tensor.symmetry), None),
+                sum(tensor.size for tensor in members),
+                exp(sum(log(precision[tensor.name]) for tensor in weights) / len(weights)),
+                sum(effective[tensor.name] for tensor in members),
+                density[layer, path] / total[layer] if total[layer] > 0 else 1 / sum(key[0] == layer for key in paths),
+            )
+        )
+    return Symmetries(tuple(rows))
+
+
+def _sentence(layer: str, rows: list[PathRow]) -> str:
+    used = ", ".join(f"{row.path} {100 * row.share:.0f} %" for row in sorted(rows, key=lambda row: -row.share))
+    symmetric = sorted({row.symmetry for row in rows if row.symmetry})
+    if len(symmetric) != 1:
+        return f"{layer}: {used}"
+    share = sum(row.share for row in rows if row.symmetry)
+    verdict = "keeps" if share >= _CLEAR else "gives up" if share <= 1 - _CLEAR else "keeps part of"
+    return f"{layer} {verdict} {symmetric[0]} ({used})"

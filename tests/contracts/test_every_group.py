@@ -1,0 +1,32 @@
+"""The contract of every group: its elements act, and form a group."""
+
+import itertools
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from symbayes.groups.group import Group
+from symbayes.groups.translation import Translation
+
+GROUPS = [(Translation(), (3,)), (Translation(), (2, 3)), (Translation(), (2, 2, 2))]
+
+
+@pytest.mark.parametrize(("group", "grid"), GROUPS, ids=str)
+def test_elements_act_as_a_group(group, grid):
+    features = torch.randn(2, 1, *grid)
+    identity = group.identity(grid)
+    elements = list(group.elements(grid))
+    assert identity in elements
+    assert_close(group.act(identity, features), features)
+    for a, b in itertools.product(elements, elements):
+        product = group.product(a, b, grid)
+        assert product in elements
+        assert_close(group.act(product, features), group.act(a, group.act(b, features)))
+    for a in elements:
+        assert any(group.product(a, b, grid) == identity for b in elements)
+
+
+def test_no_group_is_missing():
+    package = {kind for kind in Group.__subclasses__() if kind.__module__.startswith("symbayes.")}
+    assert {type(group) for group, _ in GROUPS} == package

@@ -1,0 +1,65 @@
+"""The contract of every likelihood: normalised, its columns a square root of its Fisher, its score a derivative."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from tests.oracles import hessian_of
+
+OUTPUTS = torch.tensor([[0.3, -1.0, 2.0], [0.0, 0.5, -0.5]], dtype=torch.float64)
+CASES = {
+    "categorical": (Categorical(), torch.tensor([2, 0])),
+    "bernoulli": (Bernoulli(), torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)),
+    "gaussian": (Gaussian(0.7).double(), torch.tensor([[1.0, 0.0, 1.5], [0.2, 0.0, 1.0]], dtype=torch.float64)),
+    "gaussian by output": (Gaussian(0.7, outputs=3).double(), torch.zeros(2, 3, dtype=torch.float64)),
+}
+
+
+@pytest.fixture(params=CASES, ids=str)
+def case(request):
+    likelihood, targets = CASES[request.param]
+    if isinstance(likelihood, Gaussian) and not likelihood.shared:
+        with torch.no_grad():
+            likelihood.log_noise.copy_(torch.tensor([-0.5, 0.1, 0.8]))
+    return likelihood, targets
+
+
+def scaled(likelihood, columns):
+    return torch.einsum("k,kvnc,kvnd->ncd", likelihood.scales().to(columns).detach(), columns, columns)
+
+
+def test_columns_are_a_square_root_of_the_expected_hessian(case):
+    likelihood, targets = case
+    found = scaled(likelihood, likelihood.fisher_columns(OUTPUTS))
+    for n in range(2):
+        # For these likelihoods the Hessian does not depend on the target, so its expectation is itself.
+        wanted = hessian_of(lambda f, n=n: -likelihood.log_prob(f[None], targets[n : n + 1]).sum())(OUTPUTS[n])
+        assert_close(found[n], wanted)
+
+
+def test_sampled_columns_agree_with_exact_ones_on_average(case, generator):
+    likelihood, _ = case
+    columns = likelihood.sampled_columns(OUTPUTS, 40_000, generator=generator)
+    assert_close(scaled(likelihood, columns), scaled(likelihood, likelihood.fisher_columns(OUTPUTS)), atol=0.05, rtol=0.05)
+
+
+def test_the_score_is_the_derivative_of_the_log_probability(case):
+    likelihood, targets = case
+    outputs = OUTPUTS.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(likelihood.log_prob(outputs, targets).sum(), outputs)
+    assert_close(likelihood.score(OUTPUTS, targets).detach(), wanted)
+
+
+def test_samples_have_mean_score_zero(case, generator):
+    likelihood, _ = case
+    many = OUTPUTS.repeat_interleave(40_000, 0)
+    targets = likelihood.sample(many, generator=generator).detach()
+    likelihood.check(many, targets)
+    mean = likelihood.score(many, targets).detach().unflatten(0, (2, -1)).mean(1)
+    assert_close(mean, torch.zeros_like(mean), atol=0.05, rtol=0)
+
+
+def test_no_likelihood_is_missing():
+    package = {kind for kind in Likelihood.__subclasses__() if kind.__module__.startswith("symbayes.")}
+    assert {type(likelihood) for likelihood, _ in CASES.values()} == package

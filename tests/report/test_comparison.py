@@ -1,0 +1,90 @@
+from typing import Any
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from symbayes.report.comparison import comparison_page
+from tests.report.samples import sample_history, sample_summary
+
+NOTE = "Curvature by KFAC & one seed."
+
+
+def sample_run(task: str, model: str, objective: str, layer: str = "block1") -> dict[str, Any]:
+    totals = [None, None, -1234.5] if objective == "MAP" else [-1500.0, -1234.5, -1234.5]
+    return {
+        "task": task,
+        "model": model,
+        "objective": objective,
+        "learned": model == "learned",
+        "summary": sample_summary(layer, words=[f"{task}: {layer} keeps translation"]),
+        "history": sample_history(totals, layer),
+    }
+
+
+def sample_table(*tasks: str) -> dict[str, Any]:
+    cells = [
+        {"accuracy": 0.9125, "nll": 0.3, "log_evidence": -1.5, "best": False},
+        {"accuracy": 0.9732, "nll": 0.1, "log_evidence": -0.4123, "best": True},
+    ]
+    return {"columns": ["CONV", "learned"], "rows": [{"task": task, "cells": cells} for task in tasks], "note": NOTE}
+
+
+def own(table: dict[str, Any], runs: list[dict[str, Any]], title: str = "Digits") -> str:
+    """The page without the source of plotly.js."""
+    page = comparison_page(title, table, runs)
+    assert page.count(get_plotlyjs()) == 1
+    return page.replace(get_plotlyjs(), "")
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    runs = [sample_run(t, m, o) for t in ("digit", "quadrant") for m in ("CONV", "learned") for o in ("MAP", "evidence")]
+    return own(sample_table("digit", "quadrant"), runs)
+
+
+@pytest.mark.parametrize("text", ["Digits", "91.2 %", "97.3 %", "−0.412", "−1.500", "Curvature by KFAC &amp; one seed."])
+def test_title_numbers_and_note_are_on_the_page(page, text):
+    assert text in page
+
+
+def test_only_the_best_accuracy_of_a_row_is_emphasised(page):
+    assert page.count('class="num best"') == 2
+    assert page.count('class="num best"><div class="accuracy">97.3 %') == 2
+
+
+def test_sentences_and_bars_are_those_of_learned_runs_by_evidence(page):
+    assert page.count("<li>digit: block1 keeps translation</li>") == 1
+    assert page.count("<li>quadrant: block1 keeps translation</li>") == 1
+    assert page.count('<div id="shares') == 2
+
+
+def test_each_task_has_a_plot_of_all_its_runs(page):
+    assert page.count('<div id="curves') == 2
+    for name in ("CONV, MAP", "CONV, evidence", "learned, MAP", "learned, evidence"):
+        assert f'"name":"{name}"' in page
+
+
+def test_page_loads_nothing_and_offers_no_upload(page):
+    for load in ("http://", "https://", "<script src", "<link", "<img", "@import", "url("):
+        assert load not in page
+    assert page.count('"showSendToCloud": false') == page.count("Plotly.newPlot")
+
+
+def test_names_are_escaped():
+    page = own(sample_table("<b>"), [sample_run("<b>", "learned", "evidence", "<b>")], title="<b>")
+    assert "<b>" not in page
+    assert "<h1>&lt;b&gt;</h1>" in page
+
+
+def test_runs_without_a_choice_or_a_curve_of_the_evidence_are_shown():
+    run = sample_run("digit", "learned", "evidence")
+    run["history"] = sample_history([None, -1234.5])
+    run["summary"]["words"] = []
+    run["summary"]["symmetries"] = run["summary"]["symmetries"][-1:]
+    page = own(sample_table("digit"), [run])
+    assert "No layer had a choice" in page
+    assert '<div id="shares' not in page
+
+
+def test_page_without_runs_has_the_table():
+    assert "97.3 %" in own(sample_table("digit"), [])

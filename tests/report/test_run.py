@@ -1,0 +1,90 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+import symbayes.report
+from symbayes.report.run import run_page
+from tests.report.samples import path_row, sample_history, sample_summary
+
+
+def own(page: str) -> str:
+    """The page without the source of plotly.js."""
+    assert page.count(get_plotlyjs()) == 1
+    return page.replace(get_plotlyjs(), "")
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return own(run_page(sample_summary(), sample_history([None, -1500.0, -1234.5])))
+
+
+@pytest.mark.parametrize("number", ["−1,234.5", "−1.234", "−1,204.5", "−100.0", "70.0", "3.09", "302.8", "1,282", "97 %"])
+def test_numbers_are_on_the_page(page, number):
+    assert number in page
+
+
+def test_sentences_and_estimator_are_on_the_page(page):
+    assert "block1 keeps translation (conv 97 %, dense 3 %)" in page
+    assert "KFAC (expand, exact Fisher)" in page
+
+
+def test_page_loads_nothing_and_offers_no_upload(page):
+    for load in ("http://", "https://", "<script src", "<link", "<img", "@import", "url("):
+        assert load not in page
+    assert page.count('"showSendToCloud": false') == page.count("Plotly.newPlot")
+
+
+def test_pages_of_the_same_run_are_equal(page):
+    assert own(run_page(sample_summary(), sample_history([None, -1500.0, -1234.5]))) == page
+
+
+def test_names_are_escaped():
+    page = own(run_page(sample_summary("<b>"), sample_history([-2.0, -1.0], "<b>")))
+    assert "<b>" not in page
+    assert "&lt;b&gt; keeps translation" in page
+
+
+def test_page_without_words_says_that_there_was_no_choice():
+    summary = {**sample_summary(words=[]), "symmetries": [path_row("", "Linear", 1.0)]}
+    page = own(run_page(summary, sample_history([None, -1234.5])))
+    assert "No layer had a choice" in page
+    assert "(model)" in page
+    assert 'id="shares"' not in page
+
+
+def test_single_evidence_gives_curves_of_the_loss_only():
+    page = own(run_page(sample_summary(), sample_history([None, None, -1234.5])))
+    assert "loss (nats per datum)" in page
+    assert "estimated once" in page
+    assert "log evidence (nats per datum)" not in page
+    assert 'id="precisions"' not in page
+
+
+def test_precisions_of_weights_but_not_of_biases_are_drawn(page):
+    assert 'id="precisions"' in page
+    assert "block1.paths.dense.weight: " in page
+    assert "bias: " not in page
+
+
+def test_noise_is_on_the_page_where_there_is_some():
+    summary = sample_summary()
+    summary["evidence"]["noise"] = [0.12345]
+    assert "Noise σ: 0.123." in own(run_page(summary, sample_history([-1234.5])))
+
+
+def test_pages_are_made_without_torch_or_other_parts_of_the_package():
+    # The facade imports torch, so a bare package stands in for it.
+    code = """
+import sys, types
+package = types.ModuleType("symbayes")
+package.__path__ = [sys.argv[1]]
+sys.modules["symbayes"] = package
+import symbayes.report.run, symbayes.report.comparison
+print([n for n in sys.modules if n == "torch" or n.startswith("symbayes.") and not n.startswith("symbayes.report")])
+"""
+    folder = Path(symbayes.report.__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
