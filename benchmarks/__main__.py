@@ -93,14 +93,16 @@ def measure_network(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def measure_factored_paths(settings: Settings) -> dict[str, Any]:
-    """The factored path by block, and all blocks together."""
+    """The factored path by block, and all blocks together, against the cheaper layout of its products."""
     blocks = measure_factored(settings.factored_batch_size, settings.factored_repeats)
-    total = {case: sum(timings[case].seconds.median for timings in blocks.values()) for case in ("products", "path")}
-    return {
-        "blocks": {block: {case: asdict(timing) for case, timing in timings.items()} for block, timings in blocks.items()},
-        "ratio": total["path"] / total["products"],
-        "target": TARGETS["factored"],
-    }
+    found: dict[str, Any] = {}
+    for block, timings in blocks.items():
+        bound = min(timings["products"].seconds.median, timings["products by channel"].seconds.median)
+        path = timings["path"].seconds.median
+        found[block] = {"bound": bound, "path": path, "ratio": path / bound}
+        found[block]["cases"] = {case: asdict(timing) for case, timing in timings.items()}
+    ratio = sum(block["path"] for block in found.values()) / sum(block["bound"] for block in found.values())
+    return {"blocks": found, "ratio": ratio, "target": TARGETS["factored"]}
 
 
 def curvature_table(title: str, found: dict[str, Any]) -> Table:
@@ -132,9 +134,8 @@ def factored_table(found: dict[str, Any]) -> Table:
     table = Table(title="F-FC, forward and backward", title_justify="left")
     for column in ("block", "products, ms", "path, ms", "ratio", "target"):
         table.add_column(column, justify="left" if column == "block" else "right")
-    for block, timings in found["blocks"].items():
-        seconds = [f"{1e3 * timings[case]['seconds']['median']:.2f}" for case in ("products", "path")]
-        table.add_row(block, *seconds, _gradients(timings["path"]))
+    for block, figures in found["blocks"].items():
+        table.add_row(block, *(f"{1e3 * figures[case]:.2f}" for case in ("bound", "path")), f"{figures['ratio']:.2f}")
     colour = "green" if found["ratio"] <= found["target"] else "red"
     table.add_row("all", "", "", f"[{colour}]{found['ratio']:.2f}[/]", f"≤ {found['target']:g}")
     return table

@@ -45,6 +45,11 @@ PATHS: dict[str, Callable[[Shape, Shape, int, float, Generator | None], nn.Modul
 }
 
 
+_SYMMETRIC = {"conv"}
+#: Initial standard deviation of the output of a path that breaks a symmetry, relative to one that keeps it.
+RELAXATION = 0.03
+
+
 class AllConv(nn.Sequential):
     """Blocks of relaxed layers and ReLUs, then two linear layers; `description` says how it was laid out.
 
@@ -76,7 +81,8 @@ def allconv(
     """ELLA's network for a task: eight blocks of width a, 2a, 2a, 4a, 4a, 8a, 8a, 16a and a head of 64a units.
 
     As many blocks halve the map as it takes to end at a single position: on 32×32 those of the paper. Each block is a
-    `RelaxedLayer` over the named paths, whose initial weights share the variance.
+    `RelaxedLayer` over the named paths. Paths that break a symmetry which another keeps start small, so that training begins
+    near the symmetric network and leaves it only where the data ask for it.
 
     Args:
         data: Gives the shape of inputs and the number of classes: a task, or a pair of inputs and class numbers.
@@ -105,13 +111,15 @@ def build_allconv(
         raise ValueError(f"allconv needs inputs [n, channels, *grid], got a shape of {in_shape} for one input.")
     halvings = max(ceil(log2(size)) for size in in_shape[1:])
     if halvings > len(_CHANNELS):
-        raise ValueError(f"allconv takes grids of up to {2 ** len(_CHANNELS)} cells a side, got {in_shape[1:]}. Resize the inputs.")
+        limit = 2 ** len(_CHANNELS)
+        raise ValueError(f"allconv takes grids of up to {limit} cells a side, got {in_shape[1:]}. Resize the inputs.")
     strides = [2 if block in _STRIDE_ORDER[:halvings] else 1 for block in range(len(_CHANNELS))]
+    scales = _scales(paths)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     shape, maps, exact = tuple(in_shape), [], True
     for index, (channels, stride) in enumerate(zip(_CHANNELS, strides, strict=True), start=1):
         out_shape = (channels * width, *(ceil(size / stride) for size in shape[1:]))
-        built = {name: PATHS[name](shape, out_shape, stride, 1 / sqrt(len(paths)), generator) for name in paths}
+        built = {name: PATHS[name](shape, out_shape, stride, scales[name], generator) for name in paths}
         even = all(size % stride == 0 for size in shape[1:])
         layers[f"block{index}"] = RelaxedLayer(built, stride=stride, equivariant_stride=even)
         layers[f"relu{index}"] = nn.ReLU()
@@ -132,6 +140,12 @@ def build_allconv(
     )
     _log.info(model.description)
     return model
+
+
+def _scales(paths: Sequence[str]) -> dict[str, float]:
+    """Initial scale by path: those that keep a symmetry share the variance, those beside them start at RELAXATION."""
+    first = [name for name in paths if name in _SYMMETRIC] or list(paths)
+    return {name: 1 / sqrt(len(first)) if name in first else RELAXATION for name in paths}
 
 
 def _linear(d_in: int, d_out: int, generator: Generator | None) -> nn.Linear:

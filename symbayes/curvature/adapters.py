@@ -127,8 +127,8 @@ def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> C
     def forward(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
         if not (query is key and key is value) or module.bias_k is not None or module.add_zero_attn or query.ndim != 3:
             raise RuntimeError(
-                f"Attention {name!r} must be self-attention on a batch, called with the same tensor as query, key and value and "
-                "without bias_k or add_zero_attn, so that its curvature can be captured. Build cross-attention from nn.Linear layers."
+                f"Attention {name!r} must be self-attention on a batch, called with one tensor as query, key and value and "
+                "without bias_k or add_zero_attn, so that its curvature can be captured. Build other attention from nn.Linear layers."
             )
         inputs = query if module.batch_first else query.transpose(0, 1)
         n, length, width = inputs.shape
@@ -136,7 +136,8 @@ def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> C
         heads = packed.view(n, length, 3, module.num_heads, -1).permute(2, 0, 3, 1, 4)  # [3, n, heads, length, d]
         scores = heads[0] @ heads[1].transpose(-1, -2) / heads.shape[-1] ** 0.5
         if (mask := options.get("attn_mask")) is not None:
-            scores = scores + _additive(mask, scores).reshape(-1, *([module.num_heads] if mask.ndim == 3 else [1]), length, length)
+            per_head = module.num_heads if mask.ndim == 3 else 1
+            scores = scores + _additive(mask, scores).reshape(-1, per_head, length, length)
         if (padding := options.get("key_padding_mask")) is not None:
             scores = scores + _additive(padding, scores)[:, None, None, :]
         weights = scores.softmax(-1)

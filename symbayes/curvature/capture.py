@@ -6,6 +6,7 @@ gradients, which is what makes this several times cheaper than a gradient for ea
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -86,19 +87,14 @@ class Capture:
         self._undo: list[Any] = []
 
     def __enter__(self) -> "Capture":
-        modules = dict(self.model.named_modules())
-        training = {name: module.training for name, module in modules.items()}
-        self.model.eval()
-        self._undo = [lambda: [setattr(modules[name], "training", mode) for name, mode in training.items()]]
-        for name, module in modules.items():
+        for name, module in self.model.named_modules():
+            self._undo.append(partial(setattr, module, "training", module.training))
             if isinstance(module, nn.MultiheadAttention):
-                module.forward = attention_forward(  # type: ignore[method-assign]
-                    module, lambda part, x, y, name=name: self._record(f"{name}.{part}" if name else part, x, y), name
-                )
-                self._undo.append(lambda module=module: module.__dict__.pop("forward"))
+                module.forward = attention_forward(module, partial(self._show, name), name)  # type: ignore[method-assign]
+                self._undo.append(partial(module.__dict__.pop, "forward"))
             elif name in self.sites.maps:
-                hook = module.register_forward_hook(lambda _, x, y, name=name: self._record(name, x[0], y))
-                self._undo.append(hook.remove)
+                self._undo.append(module.register_forward_hook(partial(self._hook, name)).remove)
+        self.model.eval()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -145,10 +141,16 @@ class Capture:
                 if gradient is None:
                     site = self.sites.maps[name]
                     raise RuntimeError(
-                        f"Parameter {site.weight or site.bias!r} is trainable, but the outputs of the model do not depend on it. "
-                        "Freeze it (requires_grad=False), or use it."
+                        f"Parameter {site.weight or site.bias!r} is trainable, but the outputs of the model do not depend on "
+                        "it. Freeze it (requires_grad=False), or use it."
                     )
             yield part, {name: g[None] if single else g for name, g in zip(names, found, strict=True)}
+
+    def _hook(self, name: str, _: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
+        return self._record(name, inputs[0], outputs)
+
+    def _show(self, name: str, part: str, inputs: Tensor, outputs: Tensor) -> Tensor:
+        return self._record(f"{name}.{part}" if name else part, inputs, outputs)
 
     def _record(self, name: str, inputs: Tensor, outputs: Tensor) -> Tensor:
         if name not in self.sites.maps:

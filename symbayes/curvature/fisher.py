@@ -14,9 +14,7 @@ class Fisher(ABC):
     """A square root of the curvature of −log p(y | f), as columns at unit scale and the scale of each part."""
 
     @abstractmethod
-    def columns(
-        self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None
-    ) -> Columns: ...
+    def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns: ...
 
     def scales(self, likelihood: Likelihood) -> Float[Tensor, " k"]:
         """What each part is multiplied by; differentiable in the noise."""

@@ -27,7 +27,7 @@ def free_gradients(
             found: Tensor = functional_call(model, {**tensors, **free}, (datum[None],))[0]
             return found
 
-        _, pull = vjp(outputs, chosen)
+        pull = vjp(outputs, chosen)[1]
         (gradients,) = vmap(pull)(column)
         return {name: gradient.flatten(1) for name, gradient in gradients.items()}
 
@@ -35,9 +35,9 @@ def free_gradients(
         found = vmap(of_one, in_dims=(0, 1), out_dims=1, randomness="error")(inputs, columns)
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(
-            f"Parameters {sorted(names)} are trainable and belong to no layer that symbayes knows, and torch could not differentiate "
-            f"the model datum by datum with respect to them ({error}). Freeze them (requires_grad=False), or build that part from "
-            "nn.Linear, nn.Conv*, nn.Embedding, norm layers or a Path."
+            f"Parameters {sorted(names)} are trainable and belong to no layer that symbayes knows, and torch could not "
+            f"differentiate the model datum by datum with respect to them ({error}). Freeze them (requires_grad=False), or "
+            "build that part from nn.Linear, nn.Conv*, nn.Embedding, norm layers or a Path."
         ) from error
     return {name: torch.as_tensor(gradient) for name, gradient in found.items()}
 

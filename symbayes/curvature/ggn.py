@@ -92,9 +92,7 @@ class FullCurvature(Curvature):
         return torch.cat([precisions[name].to(self.H).expand(size) for name, size in self.sizes.items()])
 
 
-def jacobians(
-    model: nn.Module, names: list[str], inputs: Tensor
-) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c p"]]:
+def jacobians(model: nn.Module, names: list[str], inputs: Tensor) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c p"]]:
     """Outputs, and their Jacobians with respect to the named tensors, side by side, datum by datum."""
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
     chosen = {name: tensors.pop(name) for name in names}

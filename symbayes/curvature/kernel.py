@@ -1,7 +1,8 @@
-"""The function-space form: log|I + H Δ⁻¹| = log|I + Σ_l K_l / δ_l| with a Gram matrix K_l of the rows of J_l, for each tensor.
+"""The function-space form: log|I + H Δ⁻¹| = log|I + Σ_l K_l / δ_l|, with a Gram matrix K_l = J_l J_lᵀ for each tensor.
 
-On a random subset of M of N data, (N/M) log|I + K_M| is an upper bound of the log-determinant, so the evidence is bounded from below
-(Immer et al. 2023). The Gram matrices are computed once; precisions may then change at the price of an M × M determinant.
+On a random subset of M of N data, (N/M) log|I + K_M| is on average an upper bound of the log-determinant, so the evidence is
+bounded from below (Immer et al. 2023). The Gram matrices are computed once; precisions may then change at the price of an
+M × M determinant.
 """
 
 from dataclasses import dataclass

@@ -113,7 +113,9 @@ class KroneckerAccumulator(Accumulator):
             A = Factor(self.A / self.rows, diagonal, site.weight)
             found[site.weight] = KroneckerBlock(pooled, A, transposed=site.form.one_hot_inputs)
         if site.bias is not None:
-            found[site.bias] = DenseBlock(Factor(_scaled(self.bias, scales), False, site.bias) if self.bias else _present(output))
+            found[site.bias] = DenseBlock(
+                Factor(_scaled(self.bias, scales), False, site.bias) if self.bias else _present(output)
+            )
         return found
 
 

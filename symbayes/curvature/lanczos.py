@@ -4,8 +4,8 @@ With B = Δ^-½ H Δ^-½ and random signs z, k steps of Lanczos give a k × k tr
 
     log|I + B| ≈ mean ‖z‖² e₁ᵀ log(I + T) e₁                  (I + B)⁻¹ z ≈ ‖z‖ Q (I + T)⁻¹ e₁
 
-(Ubaru, Chen and Saad 2017). The second gives the effective parameters of every tensor from the same vectors: γ_l = mean z_lᵀ (z − (I + B)⁻¹ z)_l.
-Correlations between layers are kept, at any size; a product costs about two gradients.
+(Ubaru, Chen and Saad 2017). The second gives the effective parameters of every tensor from the same vectors:
+γ_l = mean z_lᵀ (z − (I + B)⁻¹ z)_l. Correlations between layers are kept, at any size; a product costs about two gradients.
 """
 
 from collections.abc import Callable
@@ -178,7 +178,7 @@ def ggn_product(
             found: Tensor = functional_call(model, {**fixed, **tensors}, (inputs,))
             return found
 
-        outputs, Jv = jvp(outputs_at, (chosen,), (tangent,))
+        outputs, Jv = jvp(outputs_at, (chosen,), (tangent,))[:2]
         columns = likelihood.fisher_columns(outputs) * likelihood.scales().detach().to(outputs).sqrt()[:, None, None, None]
         LJv = torch.einsum("kvnc,kvn->nc", columns, torch.einsum("kvnc,nc->kvn", columns, Jv))
         (pulled,) = vjp(outputs_at, chosen)[1](LJv)

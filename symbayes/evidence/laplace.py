@@ -55,7 +55,9 @@ def evidence_at(curvature: Curvature, model: nn.Module, prior: Prior, num_data: 
     weights = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
     if weights.keys() != prior.group_of.keys():
         odd = sorted(weights.keys() ^ prior.group_of.keys())
-        raise ValueError(f"The prior and the model must have the same trainable tensors; unmatched={odd}. Make a prior for this model.")
+        raise ValueError(
+            f"The prior and the model must have the same trainable tensors; unmatched={odd}. Make a prior for this model."
+        )
     precisions = prior.precisions()
     # log|H + Δ| = log|I + HΔ⁻¹| + log|Δ|
     log_det_prior = sum((prior.sizes[name] * precision.log() for name, precision in precisions.items()), torch.zeros(()))

@@ -1,6 +1,5 @@
 """What training maximises, as frozen settings: the evidence by Laplace's method, or the posterior under a fixed prior."""
 
-from abc import ABC
 from dataclasses import dataclass, field
 
 from symbayes.curvature.fisher import MonteCarloFisher
@@ -9,14 +8,17 @@ from symbayes.curvature.rule import Rule
 
 
 @dataclass(frozen=True)
-class Objective(ABC):
+class Objective:
     """What to maximise, and how the evidence is estimated.
 
     Args:
-        rule: The curvature rule of the evidence.
+        rule: The curvature rule while training. Sampled columns are cheap when there are many classes, but a single one
+            misses most of the curvature of data that are fitted well.
+        final_rule: The rule for the evidence of the result; the same when None.
     """
 
-    rule: Rule = field(default_factory=lambda: Kfac(MonteCarloFisher()))
+    rule: Rule = field(default_factory=lambda: Kfac(MonteCarloFisher(8)))
+    final_rule: Rule | None = None
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Laplace(Objective):
     """The evidence: weights by gradient under the prior, precisions and noise by MacKay's fixed point.
 
     Args:
-        rule: The curvature rule of the evidence.
+        rule: The curvature rule while training.
+        final_rule: The rule for the evidence of the result; the same when None.
         burn_in: Share of the epochs before the first hyper-step.
         frequency: Epochs from one hyper-step to the next.
         damping: Share of the way to the fixed point, in log δ, that each update goes.
@@ -38,7 +41,7 @@ class Laplace(Objective):
     """
 
     burn_in: float = 0.1
-    frequency: int = 1
+    frequency: int = 5
     damping: float = 0.5
     hyper_steps: int = 1
     keep_best: bool = True

@@ -91,9 +91,7 @@ class FactoredPath(nn.Module):
         self.gather = BlockPath(
             c_in, prod(grid_in), c_out, bias=bias, deviation=share / sqrt(prod(grid_in)), generator=generator
         )
-        self.scatter = BlockPath(
-            c_out, c_in, prod(grid_out), bias=bias, deviation=share / sqrt(c_in), generator=generator
-        )
+        self.scatter = BlockPath(c_out, c_in, prod(grid_out), bias=bias, deviation=share / sqrt(c_in), generator=generator)
 
     def forward(self, inputs: Tensor) -> Tensor:
         if inputs.shape[1:] != self.in_shape:

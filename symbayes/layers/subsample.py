@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def centre(features: Float[Tensor, "n c *grid"]) -> Int[Tensor, "n d"]:
-    """The cell at the centre of energy, for each datum: the phase of the first Fourier harmonic, which moves with the content."""
+    """The cell at the centre of energy of each datum: the phase of the first Fourier harmonic, which moves with the content."""
     energy = features.detach().square().sum(1)
     cells = []
     for axis, size in enumerate(features.shape[2:], start=1):

@@ -49,7 +49,6 @@ def train(problem: Problem, objective: Objective, schedule: Schedule, *, generat
     """
     optimiser = ProximalAdam([p for p in problem.model.parameters() if p.requires_grad])
     best = _Best(problem)
-    learns = isinstance(objective, Laplace)
     first = max(1, round(objective.burn_in * schedule.epochs)) if isinstance(objective, Laplace) else schedule.epochs
     frequency = objective.frequency if isinstance(objective, Laplace) else schedule.epochs
     started = time.perf_counter()
@@ -60,10 +59,20 @@ def train(problem: Problem, objective: Objective, schedule: Schedule, *, generat
         if epoch == schedule.epochs or (epoch >= first and (epoch - first) % frequency == 0):
             evidence = hyper_step(problem, objective, schedule.batch_size, generator)
             best.offer(evidence)
-        if epoch == schedule.epochs and learns and isinstance(objective, Laplace) and objective.keep_best:
-            evidence = best.restore()
+        if epoch == schedule.epochs:
+            evidence = _final(problem, objective, best, generator)
         seconds = time.perf_counter() - started
-        yield Record(epoch, schedule.epochs, seconds, rate, loss, evidence and _describe(problem, evidence))
+        yield Record(epoch, schedule.epochs, seconds, rate, loss, _describe(problem, evidence) if evidence else None)
+
+
+def _final(problem: Problem, objective: Objective, best: "_Best", generator: Generator) -> Evidence | None:
+    """The evidence of what is kept: the best state, or the last, under the final rule if there is one."""
+    evidence = best.restore() if isinstance(objective, Laplace) and objective.keep_best else best.last
+    if objective.final_rule is None:
+        return evidence
+    curvature = objective.final_rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
+    with torch.no_grad():
+        return evidence_at(curvature, problem.model, problem.prior, problem.data.size)
 
 
 def hyper_step(problem: Problem, objective: Objective, batch_size: int, generator: Generator) -> Evidence:
@@ -107,11 +116,13 @@ class _Best:
     def __init__(self, problem: Problem) -> None:
         self.parts = (problem.model, problem.prior, problem.likelihood)
         self.evidence: Evidence | None = None
+        self.last: Evidence | None = None
         self.states: list[dict[str, Tensor]] = []
 
     def offer(self, evidence: Evidence) -> None:
         if not evidence.total.isfinite():
             raise NotFiniteError(f"The log evidence must be finite, got {evidence}. Check the scale of inputs and precisions.")
+        self.last = evidence
         if self.evidence is None or evidence.total > self.evidence.total:
             self.evidence = evidence
             self.states = [{k: v.detach().clone() for k, v in part.state_dict().items()} for part in self.parts]

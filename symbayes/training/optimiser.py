@@ -1,11 +1,12 @@
 """Adam for the likelihood, with the prior as an implicit step in Adam's own metric.
 
-A prior of precision δ pulls θ towards 0 with force δθ/N. Added to the gradient, that diverges once lr · δ/N is large, and precisions
-of paths that are switched off reach 10⁷. Taken implicitly, after the step on the likelihood, as
+A prior of precision δ pulls θ towards 0 with force δθ/N. Added to the gradient, that diverges once lr · δ/N is large, and
+precisions of paths that are switched off reach 10⁷. Taken implicitly, after the step on the likelihood, as
 
     θ ← θ / (1 + lr · δ / (N · D)),      D = √v̂ + ε,
 
-it is stable for every δ; and because it uses the metric D of the step before it, a fixed point satisfies ∇(−log p(D|θ)) + δθ = 0.
+it is stable for every δ; and because it uses the metric D of the step before it, a fixed point satisfies
+∇(−log p(D|θ)) + δθ = 0.
 """
 
 from collections.abc import Sequence
@@ -26,20 +27,21 @@ class ProximalAdam:
     def __init__(
         self, parameters: Sequence[nn.Parameter], betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8
     ) -> None:
-        self.parameters, self.betas, self.epsilon = list(parameters), betas, epsilon
+        self.parameters: list[Tensor] = list(parameters)
+        self.betas, self.epsilon = betas, epsilon
         self.means = [torch.zeros_like(p) for p in self.parameters]
         self.squares = [torch.zeros_like(p) for p in self.parameters]
         self.steps = 0
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor], learning_rate: float, penalties: Sequence[float]) -> None:
+    def step(self, gradients: tuple[Tensor, ...], learning_rate: float, penalties: Sequence[float]) -> None:
         """One step: gradients of the mean negative log-likelihood, and δ/N for each parameter."""
         self.steps += 1
         first, second = self.betas
         torch._foreach_lerp_(self.means, gradients, 1 - first)
         torch._foreach_mul_(self.squares, second)
         torch._foreach_addcmul_(self.squares, gradients, gradients, 1 - second)
-        metric = torch._foreach_div(self.squares, 1 - second**self.steps)
+        metric = list(torch._foreach_div(self.squares, 1 - second**self.steps))
         torch._foreach_sqrt_(metric)
         torch._foreach_add_(metric, self.epsilon)
         torch._foreach_addcdiv_(self.parameters, self.means, metric, -learning_rate / (1 - first**self.steps))

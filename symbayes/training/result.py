@@ -80,7 +80,8 @@ class Result:
         found = {}
         for name, rule in chosen.items():
             generator = torch.Generator().manual_seed(seed)
-            found[name] = float(laplace_evidence(self.model, data, self.likelihood, self.prior, rule=rule, generator=generator).total)
+            evidence = laplace_evidence(self.model, data, self.likelihood, self.prior, rule=rule, generator=generator)
+            found[name] = float(evidence.total)
         return found
 
     def save(self, folder: str | Path) -> None:
@@ -88,8 +89,8 @@ class Result:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         parts = {"model": self.model, "prior": self.prior, "likelihood": self.likelihood}
-        tensors = {f"{part}:{name}": t.contiguous() for part, module in parts.items() for name, t in module.state_dict().items()}
-        save_file(tensors, folder / "weights.safetensors")
+        tensors = {f"{part}:{name}": tensor for part, module in parts.items() for name, tensor in module.state_dict().items()}
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "weights.safetensors")
         (folder / "history.jsonl").write_text("".join(json.dumps(asdict(record)) + "\n" for record in self.history))
         summary = self.summary()
         (folder / "result.json").write_text(json.dumps(summary, indent=1))
@@ -156,8 +157,8 @@ def _rebuilt(summary: dict[str, Any], folder: Path) -> nn.Module:
     recipe = summary["model"]["recipe"]
     if recipe is None:
         raise ValueError(
-            f"The model in {folder} ({summary['model']['description']}) was not made by sb.allconv, so it cannot be built from the file "
-            "alone. Pass one of the same structure: sb.load_result(folder, model=...)."
+            f"The model in {folder} ({summary['model']['description']}) was not made by sb.allconv, so it cannot be built from "
+            "the files alone. Pass one of the same structure: sb.load_result(folder, model=...)."
         )
     return build_allconv(tuple(recipe["in_shape"]), recipe["classes"], recipe["paths"], recipe["width"])
 

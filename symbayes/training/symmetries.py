@@ -68,7 +68,8 @@ def symmetries(
     paths: dict[tuple[str, str], list[WeightTensor]] = {}
     for tensor in tensors.values():
         paths.setdefault((tensor.layer, tensor.path), []).append(tensor)
-    density, total = {}, {}
+    density: dict[tuple[str, str], float] = {}
+    total: dict[str, float] = {}
     for key, members in paths.items():
         weights = [tensor for tensor in members if not tensor.is_bias] or members
         density[key] = sum(effective[tensor.name] / tensor.size for tensor in weights) / len(weights)

@@ -1,0 +1,138 @@
+"""The command line: words to objects, records to a terminal."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from symbayes.data.load import load
+from symbayes.evidence.objective import Laplace, Map
+from symbayes.experiments import estimators as estimator_study
+from symbayes.experiments import quadrant
+from symbayes.models import allconv
+from symbayes.report.comparison import comparison_page
+from symbayes.report.run import run_page
+from symbayes.training.fit import fit as fit_model
+
+_HELP = "Learn the symmetries of neural networks from training data."
+app = typer.Typer(help=_HELP, no_args_is_help=True, add_completion=False)
+console = Console()
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    epochs: Annotated[int, typer.Option(help="Passes over the data in every run.", min=1)] = quadrant.Settings.epochs,
+    width: Annotated[int, typer.Option(help="Channels of the first block.", min=1)] = quadrant.Settings.width,
+    seed: Annotated[int, typer.Option(help="For initial weights and the order of data.")] = quadrant.Settings.seed,
+) -> None:
+    """Learn whether position matters, from training data alone: digits in quadrants, two tasks, three models."""
+    settings = quadrant.Settings(epochs, width, seed)
+    for task in quadrant.TASKS.values():
+        console.print(f"[bold]{task}[/]", load(task), sep="  ", highlight=False)
+    console.print(
+        f"Training {len(quadrant.cells())} networks for {epochs} epochs each: {', '.join(quadrant.MODELS)}; by MAP (a fixed "
+        "prior) and by evidence (precisions learned). About five minutes on two cores.\n",
+        highlight=False,
+    )
+    started = time.perf_counter()
+    columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("elapsed,"), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("left; {task.description}"), console=console) as bar:
+        task_id = bar.add_task("starting", total=1.0)
+        outcomes = quadrant.run_all(settings, lambda share, what: bar.update(task_id, completed=share, description=what))
+    figures = quadrant.table(outcomes)
+    console.print(_paper_table(figures))
+    console.print(figures["note"], highlight=False)
+    for outcome in quadrant.learned(outcomes):
+        console.print(f"\n[bold]What the relaxed network learned on {outcome.cell.task}[/]")
+        for sentence in outcome.summary["words"]:
+            console.print(f"  {sentence}", highlight=False)
+    page = comparison_page("Does position matter? Learned from training data", figures, quadrant.runs(outcomes))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page, encoding="utf-8")
+    seconds = time.perf_counter() - started
+    console.print(f"\n{seconds:.0f} s in all. The page with curves and symmetries: {out}", highlight=False)
+
+
+@app.command()
+def fit(
+    task: Annotated[str, typer.Argument(help="placed-digits, quadrant-digits, mnist or cifar10.")],
+    out: Annotated[Path, typer.Option(help="Folder for the result.")],
+    data: Annotated[Path | None, typer.Option(help="Folder that holds the files of mnist or cifar10.")] = None,
+    paths: Annotated[str, typer.Option(help="Of every block: dense, factored, conv; with commas.")] = "factored,conv",
+    width: Annotated[int, typer.Option(min=1)] = 10,
+    epochs: Annotated[int, typer.Option(min=1)] = 60,
+    by: Annotated[str, typer.Option(help="'evidence', or 'map' for a fixed prior.")] = "evidence",
+    device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Train the paper's network on a task, and save the result with its page."""
+    objectives = {"evidence": Laplace(), "map": Map()}
+    if by not in objectives:
+        raise typer.BadParameter(f"--by must be one of {', '.join(objectives)}, got {by!r}.")
+    loaded = load(task, data)
+    model = allconv(loaded, paths.split(","), width, generator=torch.Generator().manual_seed(seed)).to(device)
+    console.print(loaded, highlight=False)
+    console.print(model.description, highlight=False)
+    result = fit_model(model, loaded.train, objective=objectives[by], epochs=epochs, seed=seed)
+    console.print(result.symmetries)
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluate(loaded.test).items())
+    per_datum = result.log_evidence / result.num_data
+    console.print(f"test: {metrics}; log evidence {per_datum:.4f} per datum ({result.evidence.estimator})", highlight=False)
+    result.save(out)
+    console.print(f"Saved to {out}", highlight=False)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="Where a result was saved.")]) -> None:
+    """Rebuild the page of a saved result."""
+    try:
+        summary = json.loads((folder / "result.json").read_text())
+        history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    except (OSError, json.JSONDecodeError) as error:
+        raise typer.BadParameter(f"{folder} must hold result.json and history.jsonl of a saved result ({error}).") from error
+    (folder / "report.html").write_text(run_page(summary, history), encoding="utf-8")
+    console.print(f"{folder / 'report.html'}", highlight=False)
+
+
+@app.command()
+def estimators(
+    width: Annotated[int, typer.Option(help="Of the networks; the dense reference grows with its fourth power.", min=1)] = 1,
+    epochs: Annotated[int, typer.Option(min=1)] = 40,
+    num_data: Annotated[int, typer.Option("--data", help="Training images.", min=10)] = 700,
+) -> None:
+    """How far KFAC and other estimators are from the full GGN: trace and log-determinant on small relaxed networks."""
+    for paths in (("conv",), ("factored", "conv"), ("dense", "conv")):
+        table = Table("estimator", title=f"{' + '.join(paths)}, width {width}, {num_data} images, {epochs} epochs by MAP")
+        for heading in ("trace", *(f"log|I + H/{delta:g}|" for delta in estimator_study.PRECISIONS)):
+            table.add_column(heading, justify="right")
+        reference: estimator_study.Row | None = None
+        with console.status(f"training and decomposing {' + '.join(paths)}"):
+            for row in estimator_study.compare(paths, width=width, epochs=epochs, num_data=num_data):
+                reference = reference or row
+                cells = [_ratio(value, full) for value, full in zip(row.log_det, reference.log_det, strict=True)]
+                table.add_row(row.estimator, _ratio(row.trace, reference.trace), *cells)
+        console.print(table)
+
+
+def _ratio(value: float | None, full: float | None) -> str:
+    return "" if value is None or full is None else f"{value:,.0f} (×{value / full:.2f})"
+
+
+def _paper_table(figures: dict[str, list[dict[str, object]]]) -> Table:
+    table = Table("", title="Test accuracy, and log evidence per training image", title_justify="left")
+    for column in figures["columns"]:
+        table.add_column(str(column).replace(", ", "\n"), justify="right")
+    for row in figures["rows"]:
+        cells = row["cells"]
+        accuracy = [f"{'[bold]' if cell['best'] else ''}{100 * cell['accuracy']:.1f} %" for cell in cells]  # type: ignore[attr-defined]
+        evidence = [f"{cell['log_evidence']:.2f}" for cell in cells]  # type: ignore[attr-defined]
+        table.add_row(str(row["task"]), *accuracy)
+        table.add_row("[dim]log evidence[/]", *(f"[dim]{value}[/]" for value in evidence))
+    return table
