@@ -30,7 +30,11 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
-        """Scores of targets drawn from the model, over √samples, at unit scale: the same on average."""
+        """Random columns, at unit scale, whose outer products are on average those of the exact ones.
+
+        Exact columns are added up with random signs. That has far less variance than the usual scores of targets drawn from
+        the model, which for a datum that is fitted well are nearly always zero, and now and then large.
+        """
 
     @abstractmethod
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
@@ -69,10 +73,10 @@ class Categorical(Likelihood):
         return (q[:, :, None] * reflection[:, :, 1:]).permute(2, 0, 1)[None]
 
     def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
+        # F = MMᵀ also with M = (I − p1ᵀ) diag(√p), which needs no reflection.
         p = outputs.softmax(1)
-        drawn = torch.multinomial(p, samples, replacement=True, generator=generator)  # [n, v]
-        one_hot = functional.one_hot(drawn.T, p.shape[1]).to(p.dtype)
-        return ((one_hot - p) / samples**0.5)[None]
+        signed = p.sqrt() * _signs((samples, *p.shape), outputs, generator)
+        return ((signed - p * signed.sum(-1, keepdim=True)) / samples**0.5)[None]
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
         return functional.one_hot(targets, outputs.shape[1]).to(outputs.dtype) - outputs.softmax(1)
@@ -110,8 +114,9 @@ class Bernoulli(Likelihood):
         return torch.diag_embed((p * (1 - p)).sqrt()).permute(1, 0, 2)[None]
 
     def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
-        p = outputs.sigmoid().expand(samples, *outputs.shape)
-        return ((torch.bernoulli(p, generator=generator) - p) / samples**0.5)[None]
+        p = outputs.sigmoid()
+        signs = _signs((samples, *p.shape), outputs, generator)
+        return ((p * (1 - p)).sqrt() * signs / samples**0.5)[None]
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
         return targets.to(outputs.dtype) - outputs.sigmoid()
@@ -165,8 +170,7 @@ class Gaussian(Likelihood):
     def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
         if not self.shared:  # outputs of different noise stay apart, so there is nothing to gain by sampling
             return self.fisher_columns(outputs)
-        shape = (1, samples, *outputs.shape)
-        return torch.randn(shape, generator=generator, dtype=outputs.dtype, device=outputs.device) / samples**0.5
+        return _signs((1, samples, *outputs.shape), outputs, generator) / samples**0.5
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
         return (targets - outputs) / self.noise().square()
@@ -192,6 +196,12 @@ class Gaussian(Likelihood):
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
         return {"squared error": (outputs - targets).square().mean(1)}
+
+
+def _signs(shape: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
+    """Random ±1, drawn where the generator lives."""
+    device = generator.device if generator is not None else like.device
+    return (torch.randint(0, 2, shape, generator=generator, device=device) * 2 - 1).to(like)
 
 
 def _check_outputs(outputs: Tensor, targets: Tensor) -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+torch.set_num_threads(1)
 settings.register_profile("suite", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("suite")
 

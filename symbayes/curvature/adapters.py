@@ -127,8 +127,8 @@ def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> C
     def forward(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
         if not (query is key and key is value) or module.bias_k is not None or module.add_zero_attn or query.ndim != 3:
             raise RuntimeError(
-                f"Attention {name!r} must be self-attention on a batch, called with one tensor as query, key and value and "
-                "without bias_k or add_zero_attn, so that its curvature can be captured. Build other attention from nn.Linear layers."
+                f"Attention {name!r} must be self-attention on a batch, called with one tensor as query, key and value, and "
+                "without bias_k or add_zero_attn, so that its curvature can be captured. Build others from nn.Linear layers."
             )
         inputs = query if module.batch_first else query.transpose(0, 1)
         n, length, width = inputs.shape

@@ -18,8 +18,8 @@ from symbayes.curvature.adapters import ATTENTION_MAPS, LinearRows, attention_fo
 from symbayes.layers.path import RowForm
 from symbayes.layers.structure import weight_tensors
 
-#: Gradients of several columns travel together as long as they stay below this many numbers.
-COLUMN_BUDGET = 2**24
+#: Gradients of several columns travel together as long as they stay below this many numbers; on a CPU, in its cache.
+COLUMN_BUDGET, COLUMN_BUDGET_CPU = 2**24, 2**20
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ class Capture:
         self.sites = find_sites(model)
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
+        self._recording = False
         self._undo: list[Any] = []
 
     def __enter__(self) -> "Capture":
@@ -110,8 +111,10 @@ class Capture:
         """
         self.inputs, self.outputs = {}, {}
         weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        self._recording = True
         with torch.enable_grad():
             outputs: Tensor = torch.func.functional_call(self.model, weights, (inputs,))
+        self._recording = False
         for name, site in self.sites.maps.items():
             if name not in self.outputs:
                 raise RuntimeError(
@@ -125,7 +128,10 @@ class Capture:
     ) -> Iterator[tuple[int, dict[str, Float[Tensor, "v n *rest"]]]]:
         """∂(column · outputs)/∂(output of each map), with the part the columns belong to, for some columns at a time."""
         names, targets = list(self.outputs), list(self.outputs.values())
-        at_once = max(1, COLUMN_BUDGET // max(1, sum(target.numel() for target in targets)))
+        if not names:
+            return
+        budget = COLUMN_BUDGET_CPU if outputs.device.type == "cpu" else COLUMN_BUDGET
+        at_once = max(1, budget // max(1, sum(target.numel() for target in targets)))
         chunks = [(part, chunk) for part, of_part in enumerate(columns) for chunk in of_part.split(at_once)]
         for index, (part, chunk) in enumerate(chunks):
             single = len(chunk) == 1
@@ -153,7 +159,7 @@ class Capture:
         return self._record(f"{name}.{part}" if name else part, inputs, outputs)
 
     def _record(self, name: str, inputs: Tensor, outputs: Tensor) -> Tensor:
-        if name not in self.sites.maps:
+        if name not in self.sites.maps or not self._recording:
             return outputs
         if name in self.outputs:
             raise RuntimeError(

@@ -34,7 +34,7 @@ class ExactFisher(Fisher):
 
 @dataclass(frozen=True)
 class MonteCarloFisher(Fisher):
-    """Scores of targets drawn from the model: right on average, at the cost of `samples` backward passes."""
+    """Random combinations of the exact columns: right on average, at the cost of `samples` backward passes."""
 
     samples: int = 1
 

@@ -22,24 +22,23 @@ def free_gradients(
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
     chosen = {name: tensors.pop(name) for name in names}
 
-    def of_one(datum: Tensor, column: Float[Tensor, "v c"]) -> dict[str, Tensor]:
+    def of_one(datum: Tensor, column: Float[Tensor, " c"]) -> dict[str, Tensor]:
         def outputs(free: dict[str, Tensor]) -> Tensor:
             found: Tensor = functional_call(model, {**tensors, **free}, (datum[None],))[0]
             return found
 
-        pull = vjp(outputs, chosen)[1]
-        (gradients,) = vmap(pull)(column)
-        return {name: gradient.flatten(1) for name, gradient in gradients.items()}
+        (gradients,) = vjp(outputs, chosen)[1](column)
+        return {name: gradient.flatten() for name, gradient in gradients.items()}
 
     try:
-        found = vmap(of_one, in_dims=(0, 1), out_dims=1, randomness="error")(inputs, columns)
+        found = [vmap(of_one)(inputs, column) for column in columns]
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(
             f"Parameters {sorted(names)} are trainable and belong to no layer that symbayes knows, and torch could not "
             f"differentiate the model datum by datum with respect to them ({error}). Freeze them (requires_grad=False), or "
             "build that part from nn.Linear, nn.Conv*, nn.Embedding, norm layers or a Path."
         ) from error
-    return {name: torch.as_tensor(gradient) for name, gradient in found.items()}
+    return {name: torch.stack([gradients[name] for gradients in found]) for name in names}
 
 
 def refuse_unused(model: nn.Module, names: Sequence[str], inputs: Tensor) -> None:
@@ -52,7 +51,7 @@ def refuse_unused(model: nn.Module, names: Sequence[str], inputs: Tensor) -> Non
     chosen = [tensors[name].requires_grad_() for name in names]
     with torch.enable_grad():
         outputs: Tensor = functional_call(model, tensors, (inputs,))
-        found = torch.autograd.grad(outputs.sum(), chosen, allow_unused=True)
+        found = torch.autograd.grad(outputs.sum(), chosen, allow_unused=True) if outputs.requires_grad else [None] * len(names)
     for name, gradient in zip(names, found, strict=True):
         if gradient is None:
             raise RuntimeError(

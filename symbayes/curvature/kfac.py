@@ -10,6 +10,7 @@ so factors of two batches must not be added as they are: A is kept as a sum unti
 Σ_n (Σ_s g)(Σ_s g)ᵀ. Both are exact for a single datum without sharing, and for linear networks.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Literal
@@ -22,12 +23,16 @@ from symbayes.curvature.blocks import Block, DenseBlock, Factor, KroneckerBlock
 from symbayes.curvature.capture import Site, find_sites
 from symbayes.curvature.diagonal import DiagonalAccumulator
 from symbayes.curvature.fisher import ExactFisher, Fisher
+from symbayes.curvature.moment import SecondMoment
 from symbayes.curvature.rule import BlockCurvature, Rule
-from symbayes.curvature.sweep import Accumulator, bias_gradients, gradient_rows, sweep
+from symbayes.curvature.sweep import Accumulator, sweep
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
 
 Sharing = Literal["expand", "reduce"]
+
+#: Input rows are formed for as many data at a time as stay below this many numbers.
+ROW_BUDGET, ROW_BUDGET_CPU = 2**26, 2**20
 
 
 @dataclass(frozen=True)
@@ -73,44 +78,49 @@ class KroneckerAccumulator(Accumulator):
 
     def __init__(self, site: Site, sharing: Sharing, pool_blocks: bool) -> None:
         self.site, self.reduce, self.pool = site, sharing == "reduce", pool_blocks
-        self.A: Tensor | None = None
-        self.rows = 0
-        self.G: dict[int, Tensor] = {}
-        self.bias: dict[int, Tensor] = {}
+        self.A = SecondMoment()
+        #: Σ a where input rows are one-hot, so that A is diagonal.
+        self.counts: Tensor | None = None
+        self.seen = 0
+        self.G: dict[int, SecondMoment] = defaultdict(SecondMoment)
+        self.bias: dict[int, SecondMoment] = defaultdict(SecondMoment)
 
     def see(self, inputs: Tensor) -> None:
         if self.site.weight is None:
             return
-        rows = self.site.form.input_rows(inputs)
-        if self.site.form.one_hot_inputs and not self.reduce:
-            moment = rows.sum((0, 1))
-        else:
+        form = self.site.form
+        # In chunks, so that rows stay in the cache.
+        budget = ROW_BUDGET_CPU if inputs.device.type == "cpu" else ROW_BUDGET
+        at_once = max(1, budget // max(1, form.input_rows(inputs[:1]).numel()))
+        for chunk in torch.split(inputs, at_once):
+            rows = form.input_rows(chunk)
             rows = rows.mean(1, keepdim=True) if self.reduce else rows
-            moment = second_moment(rows)
-        self.A = moment if self.A is None else self.A.add_(moment)
-        self.rows += rows.shape[0] * rows.shape[1]
+            self.seen += rows.shape[0] * rows.shape[1]
+            if form.one_hot_inputs and not self.reduce:
+                counts = rows.sum((0, 1))
+                self.counts = counts if self.counts is None else self.counts.add_(counts)
+            else:
+                self.A.add(rows)
 
     def add(self, part: int, gradients: Float[Tensor, "v n *rest"]) -> None:
         rows = self.site.form.output_rows(gradients.flatten(0, 1))
-        shared = rows.shape[1] > 1
-        if self.reduce and shared:
+        if self.reduce and rows.shape[1] > 1:
             rows = rows.sum(1, keepdim=True)
         # Without sharing the exact block of the bias is G itself; then it is not collected twice.
         bias_is_output = rows.shape[1] == 1 and rows.shape[2] == 1
         if self.site.weight is not None or bias_is_output:
-            _accumulate(self.G, part, second_moment(rows))
+            self.G[part].add(rows)
         if self.site.bias is not None and not bias_is_output:
-            columns = bias_gradients(self.site, gradient_rows(self.site, gradients)).flatten(0, 1)
-            _accumulate(self.bias, part, (columns.T @ columns)[None])
+            self.bias[part].add(self.site.form.bias_from_rows(rows.sum(1))[:, None, None])
 
     def blocks(self, scales: Float[Tensor, " k"]) -> dict[str, Block]:
         found: dict[str, Block] = {}
         site = self.site
         output = Factor(_scaled(self.G, scales), False, site.weight or str(site.bias)) if self.G else None
-        if site.weight is not None and self.A is not None and output is not None:
-            diagonal = site.form.one_hot_inputs and not self.reduce
+        if site.weight is not None and self.seen and output is not None:
             pooled = Factor(output.matrices.mean(0, keepdim=True), False, output.name) if self.pool else output
-            A = Factor(self.A / self.rows, diagonal, site.weight)
+            total = self.A.sum if self.counts is None else self.counts
+            A = Factor(total / self.seen, self.counts is not None, site.weight)
             found[site.weight] = KroneckerBlock(pooled, A, transposed=site.form.one_hot_inputs)
         if site.bias is not None:
             found[site.bias] = DenseBlock(
@@ -119,24 +129,8 @@ class KroneckerAccumulator(Accumulator):
         return found
 
 
-def second_moment(rows: Float[Tensor, "n s block d"]) -> Float[Tensor, "block d d"]:
-    """Σ_{n,s} r rᵀ for every block."""
-    if rows.shape[2] == 1:
-        flat = rows.reshape(-1, rows.shape[3])
-        return (flat.T @ flat)[None]
-    stacked = rows.permute(2, 0, 1, 3).flatten(1, 2)
-    return stacked.transpose(1, 2) @ stacked
-
-
-def _accumulate(parts: dict[int, Tensor], part: int, value: Tensor) -> None:
-    if part in parts:
-        parts[part].add_(value)
-    else:
-        parts[part] = value
-
-
-def _scaled(parts: dict[int, Tensor], scales: Float[Tensor, " k"]) -> Tensor:
-    stacked = torch.stack([parts[part] for part in sorted(parts)])
+def _scaled(parts: dict[int, SecondMoment], scales: Float[Tensor, " k"]) -> Tensor:
+    stacked = torch.stack([parts[part].sum for part in sorted(parts)])
     return torch.einsum("k,k...->...", scales.to(stacked), stacked)
 
 

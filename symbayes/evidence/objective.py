@@ -12,8 +12,7 @@ class Objective:
     """What to maximise, and how the evidence is estimated.
 
     Args:
-        rule: The curvature rule while training. Sampled columns are cheap when there are many classes, but a single one
-            misses most of the curvature of data that are fitted well.
+        rule: The curvature rule while training. Sampled columns are cheap when there are many classes.
         final_rule: The rule for the evidence of the result; the same when None.
     """
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod, sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -103,15 +103,49 @@ def pad(features: Tensor, padding: Sequence[int], mode: str) -> Tensor:
     """The map with cells added on both sides of every axis of its grid."""
     if not any(padding):
         return features
-    both_sides = [size for size in reversed(padding) for _ in range(2)]  # torch lists the last axis first
+    grid = features.shape[2:]
     if mode == "circular":
         # torch wraps around once at most; a map smaller than its padding wraps more often.
-        for axis, size in enumerate(padding):
-            index = torch.arange(-size, features.shape[2 + axis] + size, device=features.device)
-            if size > features.shape[2 + axis]:
-                features = features.index_select(2 + axis, index % features.shape[2 + axis])
-                both_sides[2 * (len(padding) - 1 - axis) : 2 * (len(padding) - axis)] = [0, 0]
-    return functional.pad(features, both_sides, mode="constant" if mode == "zeros" else mode)
+        for axis, (size, length) in enumerate(zip(padding, grid, strict=True), start=2):
+            if size > length:
+                features = features.index_select(axis, torch.arange(-size, length + size, device=features.device) % length)
+        once = tuple(0 if size > length else size for size, length in zip(padding, grid, strict=True))
+        wrapped: Tensor = _Wrap.apply(features, once)  # type: ignore[no-untyped-call]
+        return wrapped
+    return functional.pad(features, _both_sides(padding), mode="constant" if mode == "zeros" else mode)
+
+
+class _Wrap(torch.autograd.Function):
+    """Circular padding; the backward pass of torch's own costs as much as that of the convolution behind it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(features: Tensor, padding: tuple[int, ...]) -> Tensor:
+        return functional.pad(features, _both_sides(padding), mode="circular")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, tuple[int, ...]], output: Tensor) -> None:
+        ctx.padding = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        for axis, size in enumerate(ctx.padding, start=2):
+            if size:
+                left, inner, right = torch.split(gradient, [size, gradient.shape[axis] - 2 * size, size], axis)
+                gradient = inner.clone(memory_format=torch.contiguous_format)
+                gradient.narrow(axis, 0, size).add_(right)
+                gradient.narrow(axis, gradient.shape[axis] - size, size).add_(left)
+        return gradient, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return _Wrap.forward(tangent, ctx.padding)
+
+
+def _both_sides(padding: Sequence[int]) -> list[int]:
+    """As torch wants it: both sides of the last axis first."""
+    return [size for size in reversed(padding) for _ in range(2)]
 
 
 def patch_rows(
@@ -122,12 +156,14 @@ def patch_rows(
     dilation: Sequence[int] | None = None,
 ) -> Float[Tensor, "n s groups d_in"]:
     """The patch of a padded map under the filter at every output position, as one row for each group."""
-    dims = len(kernel_size)
+    dims, channels = len(kernel_size), padded.shape[1]
+    windows = padded.transpose(0, 1)
     for axis, (size, step, gap) in enumerate(zip(kernel_size, stride, dilation or [1] * dims, strict=True)):
-        padded = padded.unfold(2 + axis, (size - 1) * gap + 1, step)[..., ::gap]
-    positions = padded.shape[2 : 2 + dims]  # [n, c, *positions, *kernel]
-    rows = padded.movedim(1, 1 + dims).reshape(len(padded), prod(positions), groups, -1)
-    return rows
+        windows = windows.unfold(2 + axis, (size - 1) * gap + 1, step)[..., ::gap]
+    # [c, n, *positions, *kernel] is copied in the order [c, *kernel, n, *positions]: along the grid, so at full speed.
+    order = [0, *range(2 + dims, 2 + 2 * dims), *range(1, 2 + dims)]
+    rows = windows.permute(order).reshape(groups, channels // groups * prod(kernel_size), len(padded), -1)
+    return rows.permute(2, 3, 0, 1)
 
 
 def channel_rows(outputs: Float[Tensor, "n c *grid"], groups: int) -> Float[Tensor, "n s groups d_out"]:

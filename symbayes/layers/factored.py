@@ -38,8 +38,12 @@ class BlockPath(Path):
         self.bias = nn.Parameter(torch.zeros(d_out)) if bias else None
 
     def forward(self, inputs: Float[Tensor, "n block d_in"]) -> Float[Tensor, "n block d_out"]:
-        outputs = torch.bmm(inputs.transpose(0, 1), self.weight.transpose(1, 2)).transpose(0, 1)
-        return outputs if self.bias is None else outputs + self.bias
+        # Data are kept last in memory while outputs are small, so that the two factors pass on what neither has to copy.
+        if self.weight.shape[1] < 2 * len(inputs):
+            columns = inputs.permute(1, 2, 0)
+            bias = None if self.bias is None else self.bias[:, None]
+            return _added(bias, self.weight, columns).permute(2, 0, 1)
+        return _added(self.bias, inputs.transpose(0, 1), self.weight.transpose(1, 2)).transpose(0, 1)
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n 1 block d_in"]:
         return inputs[:, None]
@@ -59,6 +63,11 @@ class BlockPath(Path):
     def extra_repr(self) -> str:
         blocks, d_out, d_in = self.weight.shape
         return f"{blocks} blocks, {d_in} -> {d_out}"
+
+
+def _added(bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """A product for every block, and a bias where there is one."""
+    return torch.bmm(left, right) if bias is None else torch.baddbmm(bias, left, right)
 
 
 class FactoredPath(nn.Module):

@@ -41,9 +41,9 @@ def align(features: Float[Tensor, "n c *grid"], cell: Int[Tensor, "n d"], stride
             "Resize the input, or use equivariant_stride=False."
         )
     phase = cell % stride
+    # Where every cell comes from, counted over the whole grid: one gather is several times faster than one for each axis.
+    source = phase.new_zeros(len(features), 1)
     for axis, size in enumerate(grid):
         index = (torch.arange(size, device=features.device) + phase[:, axis, None]) % size  # [n, size]
-        shape = [len(features)] + [1] * (features.ndim - 1)
-        shape[2 + axis] = size
-        features = torch.take_along_dim(features, index.view(shape), dim=2 + axis)
-    return features
+        source = (source[:, :, None] * size + index[:, None]).flatten(1)
+    return features.flatten(2).gather(2, source[:, None].expand(-1, features.shape[1], -1)).view_as(features)

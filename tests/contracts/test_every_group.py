@@ -12,7 +12,7 @@ from symbayes.groups.translation import Translation
 GROUPS = [(Translation(), (3,)), (Translation(), (2, 3)), (Translation(), (2, 2, 2))]
 
 
-@pytest.mark.parametrize(("group", "grid"), GROUPS, ids=str)
+@pytest.mark.parametrize(("group", "grid"), GROUPS, ids=lambda part: getattr(part, "name", part))
 def test_elements_act_as_a_group(group, grid):
     features = torch.randn(2, 1, *grid)
     identity = group.identity(grid)

@@ -1,0 +1,193 @@
+"""Any torch module: its exact diagonal from rows against Jacobians, and what is refused."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from symbayes.curvature.diagonal import Diagonal
+from symbayes.curvature.kfac import Kfac
+from symbayes.data.source import TensorSource
+from symbayes.likelihoods import Categorical
+from tests.oracles import dense_ggn, softmax_hessian
+
+CPU = torch.device("cpu")
+
+
+class Tokens(nn.Module):
+    """An embedding, a free position table and a transformer layer, averaged over positions."""
+
+    def __init__(self, attention):
+        super().__init__()
+        self.embedding = nn.Embedding(6, 4, padding_idx=0)
+        self.position = nn.Parameter(torch.randn(3, 4))
+        self.attention = attention
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, tokens):
+        return self.head(self.attention(self.embedding(tokens) + self.position).mean(1))
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(4, 2, **options)
+        self.mask = torch.triu(torch.ones(3, 3, dtype=torch.bool), 1)
+
+    def forward(self, x):
+        return self.inner(x, x, x, attn_mask=self.mask)[0]
+
+
+def sequential(*layers):
+    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(3))
+
+
+MODELS = {
+    "conv 1-d, dilated": (lambda: sequential(nn.Conv1d(2, 3, 3, dilation=2, padding="same"), nn.Tanh()), (2, 6)),
+    "conv 2-d, groups and strides": (
+        lambda: sequential(nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), groups=2), nn.Tanh()),
+        (4, 5, 4),
+    ),
+    "conv 2-d, reflected same": (lambda: sequential(nn.Conv2d(2, 3, 4, padding="same", padding_mode="reflect"), nn.Tanh()), (2, 5, 5)),
+    "conv 3-d": (lambda: sequential(nn.Conv3d(1, 2, 2, padding_mode="circular", padding=1), nn.Tanh()), (1, 2, 3, 2)),
+    "batch norm and in-place relu": (
+        lambda: sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(inplace=True)),
+        (2, 4, 4),
+    ),
+    "group norm": (lambda: sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh()), (2, 4, 4)),
+    "batch norm 1-d": (lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3)), (3,)),
+    "linear on a sequence": (lambda: sequential(nn.Linear(3, 4), nn.LayerNorm((5, 4)), nn.Tanh()), (5, 3)),
+    "a layer of others": (lambda: sequential(nn.ConvTranspose2d(2, 3, 2), nn.PReLU()), (2, 3, 3)),
+    "attention": (lambda: Tokens(SelfAttention(batch_first=True)), "tokens"),
+    "attention, data second": (lambda: Tokens(nn.Sequential(Swap(), SelfAttention(), Swap())), "tokens"),
+    "transformer layer": (
+        lambda: Tokens(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.5, batch_first=True)),
+        "tokens",
+    ),
+}
+
+
+class Swap(nn.Module):
+    def forward(self, x):
+        return x.transpose(0, 1)
+
+
+def build(name, generator):
+    make, shape = MODELS[name]
+    if shape == "tokens":
+        inputs = torch.randint(0, 6, (5, 3), generator=generator)
+    else:
+        inputs = torch.randn(5, *shape, generator=generator, dtype=torch.float64)
+    model = make().double()
+    model.train()
+    model(inputs)  # shapes of lazy layers, and running statistics of norms
+    return model, inputs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_diagonal_from_rows_is_exact(name, generator):
+    model, inputs = build(name, generator)
+    data = TensorSource(inputs, torch.zeros(5, dtype=torch.long), CPU)
+    found = Diagonal(batch_size=3).curvature(model, data, Categorical()).blocks
+    assert model.training
+    assert all(not module._forward_hooks for module in model.modules())
+    wanted = dense_ggn(model.eval(), inputs, softmax_hessian)
+    assert found.keys() == dict(model.named_parameters()).keys()
+    for tensor, block in found.items():
+        assert_close(block.diagonal, wanted[tensor, tensor].diagonal(), msg=lambda text, tensor=tensor: f"{tensor}: {text}")
+
+
+def test_kronecker_factors_of_an_embedding_are_diagonal_and_in_its_order(generator):
+    model, _ = build("attention", generator)
+    tokens = torch.tensor([[1, 2, 0]])
+    block = Kfac().curvature(model, TensorSource(tokens, torch.zeros(1, dtype=torch.long), CPU), Categorical()).blocks
+    embedding = block["embedding.weight"]
+    assert embedding.A.diagonal
+    assert_close(embedding.A.matrices[0], torch.tensor([0.0, 1, 1, 0, 0, 0], dtype=torch.float64) / 3)
+    used = embedding.dense().diagonal().view(6, 4).sum(1) > 0
+    assert used.tolist() == [False, True, True, False, False, False]
+
+
+def run(model, inputs):
+    data = TensorSource(inputs, torch.zeros(len(inputs), dtype=torch.long), CPU)
+    return Kfac().curvature(model, data, Categorical())
+
+
+def test_a_module_called_twice_is_refused_by_name():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.inner(self.inner(x).tanh())
+
+    model = Twice()
+    with pytest.raises(RuntimeError, match=r"Module 'inner' ran twice in one forward pass.*give each call a module of its own"):
+        run(model, torch.randn(2, 3))
+
+
+def test_tied_weights_are_refused_by_name():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    with pytest.raises(RuntimeError, match=r"'1.weight' is the same tensor as '0.weight'"):
+        run(model, torch.randn(2, 3))
+
+
+class Partial(nn.Module):
+    """Has a part that does not run, a part whose output is dropped, or a free tensor that is not used."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.used = kind, nn.Linear(3, 3)
+        if kind == "free":
+            self.extra = nn.Parameter(torch.zeros(2))
+        else:
+            self.extra = nn.Linear(3, 3)
+
+    def forward(self, x):
+        if self.kind == "dropped":
+            self.extra(x)
+        return self.used(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("idle", "'extra.weight' is trainable, but its module did not run"),
+        ("dropped", "'extra.weight' is trainable, but the outputs of the model do not depend on it"),
+        ("free", "'extra' is trainable, but the outputs of the model do not depend on it"),
+    ],
+)
+def test_a_trainable_tensor_that_nothing_covers_is_refused_by_name(kind, message):
+    model = Partial(kind)
+    with pytest.raises(RuntimeError, match=message):
+        run(model, torch.randn(2, 3))
+    model.extra.requires_grad_(False)
+    assert set(run(model, torch.randn(2, 3)).blocks) == {"used.weight", "used.bias"}
+
+
+def test_a_layer_that_torch_cannot_differentiate_datum_by_datum_is_refused_by_name():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.LSTM(3, 3, batch_first=True)
+
+        def forward(self, x):
+            return self.inner(x)[0][:, -1]
+
+    with pytest.raises(RuntimeError, match=r"'inner.weight_hh_l0'.*Freeze them"):
+        run(Recurrent(), torch.randn(2, 4, 3))
+
+
+def test_cross_attention_is_refused_by_name():
+    class Cross(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x + 1, x + 1)[0][:, 0]
+
+    with pytest.raises(RuntimeError, match=r"Attention 'attention' must be self-attention"):
+        run(Cross(), torch.randn(2, 3, 4))

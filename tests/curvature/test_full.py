@@ -1,0 +1,95 @@
+"""The full GGN three ways: by Jacobians, in function space, and by products; and how the bound bounds."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from symbayes.curvature.ggn import Ggn
+from symbayes.curvature.kernel import Kernel
+from symbayes.curvature.lanczos import Lanczos, ggn_product, tridiagonalise
+from symbayes.data.source import TensorSource
+from symbayes.layers.conv import ConvPath
+from symbayes.likelihoods import Categorical, Gaussian
+from symbayes.priors import TensorwisePrior
+from tests.oracles import dense_ggn, joined, softmax_hessian
+
+
+@pytest.fixture
+def problem(generator):
+    model = nn.Sequential(ConvPath(1, 2, (3, 3)), nn.Tanh(), nn.Flatten(), nn.Linear(18, 3)).double()
+    inputs = torch.randn(20, 1, 3, 3, generator=generator, dtype=torch.float64)
+    data = TensorSource(inputs, torch.arange(20) % 3, torch.device("cpu"))
+    prior = TensorwisePrior(model, 0.5)
+    with torch.no_grad():
+        prior.log_precision.copy_(torch.tensor([0.0, 1.0, -1.0, 0.5], dtype=torch.float64))
+    return model, data, {name: p.detach() for name, p in prior.precisions().items()}
+
+
+def test_jacobians_give_the_ggn_of_the_oracle(problem):
+    model, data, _ = problem
+    wanted = joined(dense_ggn(model, data.inputs, softmax_hessian), [name for name, _ in model.named_parameters()])
+    assert_close(Ggn(batch_size=7).curvature(model, data, Categorical()).H, wanted)
+
+
+def test_function_space_with_all_data_is_the_full_ggn(problem):
+    model, data, precisions = problem
+    full = Ggn().curvature(model, data, Categorical())
+    kernel = Kernel(subset=20).curvature(model, data, Categorical())
+    assert_close(kernel.log_det(precisions), full.log_det(precisions))
+    assert_close(kernel.effective(precisions), full.effective(precisions))
+
+
+def test_function_space_on_subsets_charges_more_and_less_so_for_larger_ones(problem):
+    model, data, precisions = problem
+    charges = [Kernel(size, None).curvature(model, data, Categorical()).log_det(precisions) for size in (2, 5, 10, 20)]
+    assert charges == sorted(charges, reverse=True)
+
+
+def test_products_are_those_of_the_dense_matrix(problem, generator):
+    model, data, _ = problem
+    H = Ggn().curvature(model, data, Categorical()).H
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    vector = torch.randn(len(H), generator=generator, dtype=H.dtype)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    assert_close(ggn_product(model, weights, sizes, data, Categorical(), vector, 7), H @ vector)
+
+
+def test_products_follow_the_noise_of_each_output(problem, generator):
+    model, data, _ = problem
+    likelihood = Gaussian(0.5, 3).double()
+    with torch.no_grad():
+        likelihood.log_noise.copy_(torch.tensor([-1.0, 0.0, 1.0]))
+    data = TensorSource(data.inputs, torch.zeros(20, 3, dtype=torch.float64), torch.device("cpu"))
+    H = Ggn().curvature(model, data, likelihood).H.detach()
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    vector = torch.randn(len(H), generator=generator, dtype=H.dtype)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    assert_close(ggn_product(model, weights, sizes, data, likelihood, vector, 20), H @ vector)
+
+
+def test_lanczos_recovers_the_spectrum_of_a_small_matrix(generator):
+    root = torch.randn(12, 12, generator=generator, dtype=torch.float64)
+    matrix = root @ root.T
+    Q, T = tridiagonalise(lambda v: matrix @ v, torch.randn(12, generator=generator, dtype=torch.float64), 12)
+    assert_close(torch.linalg.eigvalsh(T), torch.linalg.eigvalsh(matrix), rtol=1e-6, atol=1e-8)
+    assert_close(Q @ Q.T, torch.eye(12, dtype=torch.float64), rtol=0, atol=1e-8)
+
+
+def test_lanczos_stops_where_the_krylov_space_ends():
+    matrix = torch.diag(torch.tensor([1.0, 1.0, 2.0, 2.0], dtype=torch.float64))
+    Q, T = tridiagonalise(lambda v: matrix @ v, torch.ones(4, dtype=torch.float64), 4)
+    assert Q.shape == (2, 4)
+    assert_close(torch.linalg.eigvalsh(T), torch.tensor([1.0, 2.0], dtype=torch.float64))
+
+
+def test_lanczos_estimates_the_full_log_determinant_within_its_error(problem):
+    model, data, precisions = problem
+    full = Ggn().curvature(model, data, Categorical())
+    rule = Lanczos(probes=60, steps=40)
+    sampled = rule.curvature(model, data, Categorical(), generator=torch.Generator().manual_seed(3))
+    error = sampled.standard_error(precisions)
+    assert error < 0.05 * float(full.log_det(precisions))
+    assert abs(float(sampled.log_det(precisions) - full.log_det(precisions))) < 4 * error
+    for name, gamma in full.effective(precisions).items():
+        assert abs(float(sampled.effective(precisions)[name] - gamma)) < 1.0

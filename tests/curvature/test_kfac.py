@@ -1,0 +1,183 @@
+"""KFAC against the exact GGN where theory says it is exact, and the blocks it keeps apart."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.testing import assert_close
+
+from symbayes.curvature.blocks import DiagonalBlock, Factor, KroneckerBlock
+from symbayes.curvature.ekfac import Ekfac
+from symbayes.curvature.ggn import Ggn
+from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.moment import SecondMoment
+from symbayes.data.source import TensorSource
+from symbayes.layers.conv import ConvPath
+from symbayes.layers.dense import DensePath
+from symbayes.layers.factored import FactoredPath
+from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
+from tests.oracles import dense_ggn, softmax_hessian
+
+CPU = torch.device("cpu")
+
+
+def curvature_of(rule, model, inputs, likelihood=None, targets=None):
+    likelihood = likelihood or Categorical()
+    targets = torch.zeros(len(inputs), dtype=torch.long) if targets is None else targets
+    return rule.curvature(model, TensorSource(inputs, targets, CPU), likelihood)
+
+
+def test_it_is_exact_for_a_single_datum(generator):
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    inputs = torch.randn(1, 4, generator=generator, dtype=torch.float64)
+    wanted = dense_ggn(model, inputs, softmax_hessian)
+    found = curvature_of(Kfac(), model, inputs)
+    for name, block in found.blocks.items():
+        assert_close(block.dense(), wanted[name, name])
+
+
+@pytest.mark.parametrize("outputs", [None, 3])
+def test_it_is_exact_for_linear_networks(outputs, generator):
+    model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Linear(5, 3, bias=False)).double()
+    inputs = torch.randn(7, 4, generator=generator, dtype=torch.float64)
+    likelihood = Gaussian(0.3, outputs).double()
+    if outputs:
+        with torch.no_grad():
+            likelihood.log_noise.copy_(torch.tensor([-1.0, 0.0, 0.5]))
+    wanted = dense_ggn(model, inputs, lambda f: torch.diag(likelihood.scales().detach().expand(3)))
+    found = curvature_of(Kfac(), model, inputs, likelihood, torch.zeros(7, 3, dtype=torch.float64))
+    for name, block in found.blocks.items():
+        assert_close(block.dense().detach(), wanted[name, name])
+
+
+def test_reduce_is_exact_for_a_linear_map_that_is_averaged_over_positions(generator):
+    class Averaged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+
+        def forward(self, inputs):
+            return self.linear(inputs).mean(1)
+
+    model = Averaged().double()
+    inputs = torch.randn(6, 5, 3, generator=generator, dtype=torch.float64)
+    targets = torch.zeros(6, 2, dtype=torch.float64)
+    likelihood = Gaussian().double().requires_grad_(False)
+    wanted = dense_ggn(model, inputs, lambda f: torch.eye(2, dtype=f.dtype))
+    for name, block in curvature_of(Kfac(sharing="reduce"), model, inputs, likelihood, targets).blocks.items():
+        assert_close(block.dense(), wanted[name, name])
+
+
+def relaxed_network():
+    paths = {"factored": FactoredPath((2, 4, 4), (3, 2, 2)), "conv": ConvPath(2, 3, (3, 3), stride=2)}
+    deeper = {"dense": DensePath((3, 2, 2), (4, 1, 1)), "conv": ConvPath(3, 4, (3, 3), stride=2)}
+    layers = (RelaxedLayer(paths, stride=2), nn.ReLU(), RelaxedLayer(deeper, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(4, 3))
+    return nn.Sequential(*layers).double()
+
+
+def test_the_trace_of_ekfac_is_that_of_the_exact_block(generator):
+    model = relaxed_network()
+    inputs = torch.randn(9, 2, 4, 4, generator=generator, dtype=torch.float64)
+    wanted = curvature_of(Ggn(joint=False), model, inputs).trace()
+    found = curvature_of(Ekfac(), model, inputs).trace()
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        assert_close(found[name], wanted[name])
+
+
+def test_biases_have_their_exact_blocks(generator):
+    model = relaxed_network()
+    inputs = torch.randn(9, 2, 4, 4, generator=generator, dtype=torch.float64)
+    wanted = dense_ggn(model, inputs, softmax_hessian)
+    for name, block in curvature_of(Kfac(), model, inputs).blocks.items():
+        if name.endswith("bias"):
+            assert_close(block.dense(), wanted[name, name])
+
+
+def test_the_trace_is_within_a_factor_of_two_of_the_exact_one_on_a_relaxed_network(generator):
+    model = relaxed_network()
+    inputs = torch.randn(60, 2, 4, 4, generator=generator, dtype=torch.float64)
+    exact = sum(curvature_of(Ggn(joint=False), model, inputs).trace().values())
+    for rule in (Kfac(), Kfac(pool_blocks=True)):
+        assert 0.5 < sum(curvature_of(rule, model, inputs).trace().values()) / exact < 2
+
+
+def test_blocks_kept_apart_are_closer_to_the_exact_curvature_than_pooled_ones(generator):
+    model = nn.Sequential(FactoredPath((3, 4, 4), (4, 2, 2)), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)).double()
+    inputs = torch.randn(40, 3, 4, 4, generator=generator, dtype=torch.float64) * torch.tensor([0.3, 1, 3]).view(3, 1, 1)
+    delta = torch.tensor(1.0, dtype=torch.float64)
+    for name in ("0.gather.weight", "0.scatter.weight"):
+        exact, apart, pooled = (
+            curvature_of(rule, model, inputs).blocks[name].log_det(delta)
+            for rule in (Ggn(joint=False), Kfac(), Kfac(pool_blocks=True))
+        )
+        assert (apart - exact).abs() <= (pooled - exact).abs()
+
+
+def test_pooled_factors_share_the_mean_of_g(generator):
+    model = nn.Sequential(FactoredPath((3, 4, 4), (4, 2, 2)), nn.Flatten(), nn.Linear(16, 3)).double()
+    inputs = torch.randn(8, 3, 4, 4, generator=generator, dtype=torch.float64)
+    apart = curvature_of(Kfac(), model, inputs).blocks["0.gather.weight"]
+    pooled = curvature_of(Kfac(pool_blocks=True), model, inputs).blocks["0.gather.weight"]
+    assert pooled.G.matrices.shape[0] == 1
+    assert_close(pooled.G.matrices[0], apart.G.matrices.mean(0))
+    assert_close(pooled.A.matrices, apart.A.matrices)
+
+
+def test_a_mixture_of_kronecker_and_diagonal_blocks_makes_one_posterior(generator):
+    model = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3)).double()
+    inputs = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    blocks = curvature_of(Kfac(diagonal=("2.*",)), model, inputs).blocks
+    kinds = {name: type(block) for name, block in blocks.items()}
+    assert kinds["0.weight"] is KroneckerBlock
+    assert kinds["1.weight"] is kinds["1.bias"] is kinds["2.weight"] is DiagonalBlock
+    assert blocks.keys() == dict(model.named_parameters()).keys()
+
+
+@pytest.mark.parametrize("mode", ["circular", "reflect", "replicate", "zeros"])
+def test_padding_enters_the_factors_as_it_enters_the_forward_pass(mode, generator):
+    # One output position: expand is exact for a single datum, so a wrong padding would show.
+    conv = nn.Conv2d(2, 3, 3, padding=1, stride=4, padding_mode=mode)
+    model = nn.Sequential(conv, nn.Flatten()).double()
+    inputs = torch.randn(1, 2, 4, 4, generator=generator, dtype=torch.float64)
+    assert model(inputs).shape == (1, 3)
+    wanted = dense_ggn(model, inputs, softmax_hessian)
+    for name, block in curvature_of(Kfac(), model, inputs).blocks.items():
+        assert_close(block.dense(), wanted[name, name])
+
+
+def test_multi_label_curvature_is_exact_for_a_single_datum(generator):
+    model = nn.Linear(4, 3).double()
+    inputs = torch.randn(1, 4, generator=generator, dtype=torch.float64)
+    wanted = dense_ggn(model, inputs, lambda f: torch.diag(f.sigmoid() * (1 - f.sigmoid())))
+    found = curvature_of(Kfac(), model, inputs, Bernoulli(), torch.zeros(1, 3))
+    assert_close(found.blocks["weight"].dense(), wanted["weight", "weight"])
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(0, 1000))
+def test_the_log_determinant_of_a_kronecker_block_is_that_of_its_dense_matrix(blocks, d_out, d_in, seed):
+    generator = torch.Generator().manual_seed(seed)
+
+    def factor(size):
+        root = torch.randn(blocks, size, size, generator=generator, dtype=torch.float64)
+        return Factor(root @ root.transpose(1, 2), False, "test")
+
+    block = KroneckerBlock(factor(d_out), factor(d_in))
+    delta = torch.tensor(0.7, dtype=torch.float64)
+    H = block.dense()
+    identity = torch.eye(len(H), dtype=H.dtype)
+    assert_close(block.log_det(delta), torch.logdet(identity + H / delta))
+    assert_close(block.effective(delta), torch.trace(H @ torch.linalg.inv(H + delta * identity)))
+    assert_close(block.trace(), H.trace())
+
+
+@given(st.integers(1, 3), st.integers(1, 150), st.integers(0, 1000))
+def test_second_moments_add_up_over_batches(blocks, width, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(5, 2, blocks, width, generator=generator, dtype=torch.float64)
+    moment = SecondMoment()
+    moment.add(rows[:2])
+    moment.add(rows[2:])
+    assert_close(moment.sum, torch.einsum("nsbi,nsbj->bij", rows, rows))
