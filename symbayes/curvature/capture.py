@@ -4,7 +4,7 @@ Only gradients of *outputs of maps* are asked of autograd. Weights are detached,
 gradients, which is what makes this several times cheaper than a gradient for each column.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -14,12 +14,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symbayes.curvature.adapters import ATTENTION_MAPS, LinearRows, attention_forward, row_form
+from symbayes.curvature.adapters import ATTENTION_MAPS, ConvRows, LinearRows, attention_forward, row_form
 from symbayes.layers.path import RowForm
 from symbayes.layers.structure import weight_tensors
 
 #: Gradients of several columns travel together as long as they stay below this many numbers; on a CPU, in its cache.
 COLUMN_BUDGET, COLUMN_BUDGET_CPU = 2**24, 2**20
+
+
+#: Called with the part of the columns, the name of a map, and gradients [v, n, *rest] with respect to its output.
+Deliver = Callable[[int, str, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class Capture:
         self.sites = find_sites(model)
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
-        self._recording = False
+        self._recording = self._copying = False
         self._undo: list[Any] = []
 
     def __enter__(self) -> "Capture":
@@ -94,6 +98,10 @@ class Capture:
                 module.forward = attention_forward(module, partial(self._show, name), name)  # type: ignore[method-assign]
                 self._undo.append(partial(module.__dict__.pop, "forward"))
             elif name in self.sites.maps:
+                form = self.sites.maps[name].form
+                if isinstance(form, ConvRows) and form.module.padding_mode == "circular":
+                    module.forward = form.forward
+                    self._undo.append(partial(module.__dict__.pop, "forward"))
                 self._undo.append(module.register_forward_hook(partial(self._hook, name)).remove)
         self.model.eval()
         return self
@@ -109,12 +117,12 @@ class Capture:
         Raises:
             RuntimeError: If a map with trainable weights did not run, or ran twice.
         """
-        self.inputs, self.outputs = {}, {}
-        weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
-        self._recording = True
-        with torch.enable_grad():
-            outputs: Tensor = torch.func.functional_call(self.model, weights, (inputs,))
-        self._recording = False
+        outputs = self._run(inputs)
+        if outputs is None:
+            self._copying = True
+            outputs = self._run(inputs)
+        if outputs is None:
+            raise RuntimeError("An operation in place changed what a map gave although it was given a copy.")
         for name, site in self.sites.maps.items():
             if name not in self.outputs:
                 raise RuntimeError(
@@ -123,34 +131,70 @@ class Capture:
                 )
         return outputs
 
-    def gradients(
-        self, outputs: Float[Tensor, "n c"], columns: Float[Tensor, "k v n c"]
-    ) -> Iterator[tuple[int, dict[str, Float[Tensor, "v n *rest"]]]]:
-        """∂(column · outputs)/∂(output of each map), with the part the columns belong to, for some columns at a time."""
-        names, targets = list(self.outputs), list(self.outputs.values())
-        if not names:
+    def _run(self, inputs: Tensor) -> Tensor | None:
+        """A recorded forward pass; None if an operation in place (nn.ReLU(inplace=True)) changed what a map gave."""
+        self.inputs, self.outputs = {}, {}
+        weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        self._recording = True
+        try:
+            with torch.enable_grad():
+                outputs: Tensor = torch.func.functional_call(self.model, weights, (inputs,))
+        except RuntimeError as error:
+            if self._copying or "in-place operation" not in str(error):
+                raise
+            return None
+        finally:
+            self._recording = False
+        return None if any(output._version for output in self.outputs.values()) else outputs
+
+    def backward(self, outputs: Float[Tensor, "n c"], columns: Float[Tensor, "k v n c"], deliver: Deliver) -> None:
+        """Deliver ∂(column · outputs)/∂(output of each map) for every column, some at a time.
+
+        Raises:
+            RuntimeError: If the outputs do not depend on a map.
+        """
+        if not self.outputs:
             return
-        budget = COLUMN_BUDGET_CPU if outputs.device.type == "cpu" else COLUMN_BUDGET
-        at_once = max(1, budget // max(1, sum(target.numel() for target in targets)))
+        size = sum(output.numel() for output in self.outputs.values())
+        at_once = max(1, (COLUMN_BUDGET_CPU if outputs.device.type == "cpu" else COLUMN_BUDGET) // max(1, size))
         chunks = [(part, chunk) for part, of_part in enumerate(columns) for chunk in of_part.split(at_once)]
         for index, (part, chunk) in enumerate(chunks):
-            single = len(chunk) == 1
-            found = torch.autograd.grad(
-                outputs,
-                targets,
-                chunk[0] if single else chunk,
-                retain_graph=index + 1 < len(chunks),
-                is_grads_batched=not single,
-                allow_unused=True,
-            )
-            for name, gradient in zip(names, found, strict=True):
-                if gradient is None:
-                    site = self.sites.maps[name]
-                    raise RuntimeError(
-                        f"Parameter {site.weight or site.bias!r} is trainable, but the outputs of the model do not depend on "
-                        "it. Freeze it (requires_grad=False), or use it."
-                    )
-            yield part, {name: g[None] if single else g for name, g in zip(names, found, strict=True)}
+            keep = index + 1 < len(chunks)
+            if len(chunk) == 1:
+                found = self._one_column(outputs, chunk[0], keep, partial(deliver, part))
+            else:
+                found = self._many_columns(outputs, chunk, keep, partial(deliver, part))
+            for name in self.outputs.keys() - found:
+                site = self.sites.maps[name]
+                raise RuntimeError(
+                    f"Parameter {site.weight or site.bias!r} is trainable, but the outputs of the model do not depend on it. "
+                    "Freeze it (requires_grad=False), or use it."
+                )
+
+    def _one_column(self, outputs: Tensor, column: Tensor, keep: bool, deliver: Callable[[str, Tensor], None]) -> set[str]:
+        """Gradients are delivered as they arise, so that only one of them is held; the maps they arose for."""
+        found: set[str] = set()
+
+        def hook(name: str, gradient: Tensor) -> None:
+            found.add(name)
+            deliver(name, gradient[None])
+
+        hooks = [output.register_hook(partial(hook, name)) for name, output in self.outputs.items()]
+        first = [output for output in self.outputs.values() if output.is_leaf]
+        torch.autograd.grad(outputs, first, column, retain_graph=keep, allow_unused=True)
+        for handle in hooks:
+            handle.remove()
+        return found
+
+    def _many_columns(self, outputs: Tensor, columns: Tensor, keep: bool, deliver: Callable[[str, Tensor], None]) -> set[str]:
+        """Several columns in one pass, for small maps; the maps whose gradients were delivered."""
+        gradients = torch.autograd.grad(
+            outputs, list(self.outputs.values()), columns, retain_graph=keep, is_grads_batched=True, allow_unused=True
+        )
+        found = {name: gradient for name, gradient in zip(self.outputs, gradients, strict=True) if gradient is not None}
+        for name, gradient in found.items():
+            deliver(name, gradient)
+        return set(found)
 
     def _hook(self, name: str, _: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
         return self._record(name, inputs[0], outputs)
@@ -169,5 +213,4 @@ class Capture:
         if not outputs.requires_grad:
             outputs.requires_grad_()
         self.inputs[name], self.outputs[name] = inputs.detach(), outputs
-        # A copy goes on, so that an operation in place (nn.ReLU(inplace=True)) leaves what was recorded alone.
-        return outputs.clone()
+        return outputs.clone() if self._copying else outputs

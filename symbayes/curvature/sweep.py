@@ -58,6 +58,11 @@ def sweep(
     log_likelihood: Tensor = torch.zeros(())
     free: dict[str, Float[Tensor, "k p"]] = {}
     seen = 0
+
+    def deliver(part: int, name: str, gradients: Tensor) -> None:
+        if name in accumulators:
+            accumulators[name].add(part, gradients)
+
     with Capture(model) as capture:
         for inputs, targets in data.batches(batch_size):
             check_finite(inputs, seen)
@@ -69,9 +74,7 @@ def sweep(
             columns = fisher.columns(likelihood, outputs.detach(), targets, generator).detach()
             for name, accumulator in accumulators.items():
                 accumulator.see(capture.inputs[name])
-            for part, gradients in capture.gradients(outputs, columns):
-                for name, accumulator in accumulators.items():
-                    accumulator.add(part, gradients[name])
+            capture.backward(outputs, columns, deliver)
             if capture.sites.free:
                 _add_free(model, capture.sites.free, inputs, columns, free)
             seen += len(inputs)

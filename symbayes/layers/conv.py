@@ -14,7 +14,7 @@ from symbayes.groups.translation import Translation
 from symbayes.layers.path import Path
 
 PaddingMode = Literal["circular", "zeros", "reflect", "replicate"]
-_CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
 class ConvPath(Path):
@@ -52,7 +52,7 @@ class ConvPath(Path):
     ) -> None:
         super().__init__()
         kernel = tuple(kernel_size)
-        if len(kernel) not in _CONVOLUTIONS:
+        if len(kernel) not in CONVOLUTIONS:
             raise ValueError(f"kernel_size must have 1, 2 or 3 entries, got {kernel}.")
         if in_channels % groups or out_channels % groups:
             raise ValueError(f"groups must divide the channels, got {in_channels} -> {out_channels} in {groups} groups.")
@@ -67,7 +67,7 @@ class ConvPath(Path):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        convolve = _CONVOLUTIONS[len(self.kernel_size)]
+        convolve = CONVOLUTIONS[len(self.kernel_size)]
         return convolve(self._padded(inputs), self.weight, self.bias, stride=self.stride, groups=self.groups)
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
