@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -35,17 +36,14 @@ def demo(
     """Learn whether position matters, from training data alone: digits in quadrants, two tasks, three models."""
     settings = quadrant.Settings(epochs, width, seed)
     for task in quadrant.TASKS.values():
-        console.print(f"[bold]{task}[/]", load(task), sep="  ", highlight=False)
+        console.print(str(load(task)), highlight=False)
     console.print(
         f"Training {len(quadrant.cells())} networks for {epochs} epochs each: {', '.join(quadrant.MODELS)}; by MAP (a fixed "
         "prior) and by evidence (precisions learned). About five minutes on two cores.\n",
         highlight=False,
     )
     started = time.perf_counter()
-    columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("elapsed,"), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("left; {task.description}"), console=console) as bar:
-        task_id = bar.add_task("starting", total=1.0)
-        outcomes = quadrant.run_all(settings, lambda share, what: bar.update(task_id, completed=share, description=what))
+    outcomes = _with_progress(lambda progress: quadrant.run_all(settings, progress))
     figures = quadrant.table(outcomes)
     console.print(_paper_table(figures))
     console.print(figures["note"], highlight=False)
@@ -78,7 +76,7 @@ def fit(
         raise typer.BadParameter(f"--by must be one of {', '.join(objectives)}, got {by!r}.")
     loaded = load(task, data)
     model = allconv(loaded, paths.split(","), width, generator=torch.Generator().manual_seed(seed)).to(device)
-    console.print(loaded, highlight=False)
+    console.print(str(loaded), highlight=False)
     console.print(model.description, highlight=False)
     result = fit_model(model, loaded.train, objective=objectives[by], epochs=epochs, seed=seed)
     console.print(result.symmetries)
@@ -119,6 +117,25 @@ def estimators(
                 cells = [_ratio(value, full) for value, full in zip(row.log_det, reference.log_det, strict=True)]
                 table.add_row(row.estimator, _ratio(row.trace, reference.trace), *cells)
         console.print(table)
+
+
+def _with_progress(work: Callable[[quadrant.Progress], list[quadrant.Outcome]]) -> list[quadrant.Outcome]:
+    """Work with a bar on a terminal, and with a line now and then where there is none (a file, a log)."""
+    started, said = time.perf_counter(), 0.0
+
+    def say(share: float, what: str) -> None:
+        nonlocal said
+        if share - said >= 0.05:
+            said, elapsed = share, time.perf_counter() - started
+            left = elapsed * (1 - share) / share
+            console.print(f"{100 * share:3.0f} %, {elapsed:.0f} s elapsed, about {left:.0f} s left; {what}", highlight=False)
+
+    if not console.is_terminal:
+        return work(say)
+    columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("elapsed,"), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("left; {task.description}"), console=console) as bar:
+        task_id = bar.add_task("starting", total=1.0)
+        return work(lambda share, what: bar.update(task_id, completed=share, description=what))
 
 
 def _ratio(value: float | None, full: float | None) -> str:

@@ -205,8 +205,5 @@ def _signs(shape: tuple[int, ...], like: Tensor, generator: Generator | None) ->
 
 
 def _check_outputs(outputs: Tensor, targets: Tensor) -> None:
-    if outputs.ndim != 2 or len(outputs) != len(targets):
-        raise ValueError(
-            f"The model must give outputs [n, c], a row for each of the {len(targets)} targets; got shape "
-            f"{tuple(outputs.shape)}."
-        )
+    if len(outputs) != len(targets):
+        raise ValueError(f"There must be a target for each of the {len(outputs)} outputs, got {len(targets)}.")

@@ -13,7 +13,7 @@ from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.subsample import centre
+from symbayes.layers.subsample import centre, divides
 
 _log = logging.getLogger("symbayes")
 
@@ -120,7 +120,7 @@ def build_allconv(
     for index, (channels, stride) in enumerate(zip(_CHANNELS, strides, strict=True), start=1):
         out_shape = (channels * width, *(ceil(size / stride) for size in shape[1:]))
         built = {name: PATHS[name](shape, out_shape, stride, scales[name], generator) for name in paths}
-        even = all(size % stride == 0 for size in shape[1:])
+        even = divides(stride, shape[1:])
         layers[f"block{index}"] = RelaxedLayer(built, stride=stride, equivariant_stride=even)
         layers[f"relu{index}"] = nn.ReLU()
         exact = exact and even

@@ -116,6 +116,7 @@ class Capture:
 
         Raises:
             RuntimeError: If a map with trainable weights did not run, or ran twice.
+            ValueError: If the outputs are not a row for each datum.
         """
         outputs = self._run(inputs)
         if outputs is None:
@@ -123,6 +124,10 @@ class Capture:
             outputs = self._run(inputs)
         if outputs is None:
             raise RuntimeError("An operation in place changed what a map gave although it was given a copy.")
+        if outputs.ndim != 2 or len(outputs) != len(inputs):
+            raise ValueError(
+                f"The model must give outputs [n, c], a row for each of the {len(inputs)} inputs; got shape {tuple(outputs.shape)}."
+            )
         for name, site in self.sites.maps.items():
             if name not in self.outputs:
                 raise RuntimeError(

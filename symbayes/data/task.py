@@ -7,7 +7,7 @@ from torch import Tensor
 Pair = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """Inputs [n, c, *grid] and targets for training and test."""
 
@@ -21,7 +21,7 @@ class Task:
         """Of one input: channels and grid."""
         return tuple(self.train[0].shape[1:])
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"{self.name}: {len(self.train[0])} training and {len(self.test[0])} test inputs of shape {self.in_shape}, "
             f"{self.classes} classes"

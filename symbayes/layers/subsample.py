@@ -8,6 +8,7 @@ grids go through one cell, the *centre* of the energy of the network's input: da
 where the content is can still be read from the coarse maps (docs/research/dynamics.md has figures).
 """
 
+from collections.abc import Sequence
 from math import pi
 
 import torch
@@ -28,6 +29,11 @@ def centre(features: Float[Tensor, "n c *grid"]) -> Int[Tensor, "n d"]:
     return torch.stack(cells, 1)
 
 
+def divides(stride: int, grid: Sequence[int]) -> bool:
+    """Whether a stride splits a grid into components of equal size; axes of a single cell are left as they are."""
+    return all(size % stride == 0 or size == 1 for size in grid)
+
+
 def align(features: Float[Tensor, "n c *grid"], cell: Int[Tensor, "n d"], stride: int) -> Float[Tensor, "n c *grid"]:
     """Every datum shifted cyclically by less than a stride, so that its cell is one of those a stride keeps.
 
@@ -35,12 +41,13 @@ def align(features: Float[Tensor, "n c *grid"], cell: Int[Tensor, "n d"], stride
         ValueError: If an axis of the grid is not a multiple of the stride: its polyphase components would differ in size.
     """
     grid = features.shape[2:]
-    if any(size % stride for size in grid):
+    if not divides(stride, grid):
         raise ValueError(
             f"Equivariant subsampling by {stride} needs map sizes that are multiples of {stride}, got {tuple(grid)}. "
             "Resize the input, or use equivariant_stride=False."
         )
-    phase = cell % stride
+    # An axis of a single cell has nothing to shift.
+    phase = cell % torch.tensor([min(stride, size) for size in grid], device=cell.device)
     # Where every cell comes from, counted over the whole grid: one gather is several times faster than one for each axis.
     source = phase.new_zeros(len(features), 1)
     for axis, size in enumerate(grid):

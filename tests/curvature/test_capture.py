@@ -48,7 +48,10 @@ MODELS = {
         lambda: sequential(nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), groups=2), nn.Tanh()),
         (4, 5, 4),
     ),
-    "conv 2-d, reflected same": (lambda: sequential(nn.Conv2d(2, 3, 4, padding="same", padding_mode="reflect"), nn.Tanh()), (2, 5, 5)),
+    "conv 2-d, reflected same": (
+        lambda: sequential(nn.Conv2d(2, 3, 4, padding="same", padding_mode="reflect"), nn.Tanh()),
+        (2, 5, 5),
+    ),
     "conv 3-d": (lambda: sequential(nn.Conv3d(1, 2, 2, padding_mode="circular", padding=1), nn.Tanh()), (1, 2, 3, 2)),
     "batch norm and in-place relu": (
         lambda: sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(inplace=True)),

@@ -73,7 +73,14 @@ def test_reduce_is_exact_for_a_linear_map_that_is_averaged_over_positions(genera
 def relaxed_network():
     paths = {"factored": FactoredPath((2, 4, 4), (3, 2, 2)), "conv": ConvPath(2, 3, (3, 3), stride=2)}
     deeper = {"dense": DensePath((3, 2, 2), (4, 1, 1)), "conv": ConvPath(3, 4, (3, 3), stride=2)}
-    layers = (RelaxedLayer(paths, stride=2), nn.ReLU(), RelaxedLayer(deeper, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(4, 3))
+    layers = (
+        RelaxedLayer(paths, stride=2),
+        nn.ReLU(),
+        RelaxedLayer(deeper, stride=2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(4, 3),
+    )
     return nn.Sequential(*layers).double()
 
 

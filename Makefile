@@ -1,0 +1,37 @@
+# Two commands do everything on a fresh machine: make demo, make test. Each builds .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+# The peer of the benchmarks and what it needs, without the torchvision that its metadata asks for.
+PEERS := curvlinops-for-pytorch backpack-for-pytorch unfoldNd einconv linear_operator opt_einsum einops tqdm
+
+.PHONY: demo test bench lint clean
+
+demo: .venv/installed
+	$(BIN)/symbayes demo --out report.html
+
+test: .venv/installed lint
+	$(BIN)/python -m pytest -n auto
+
+lint: .venv/installed
+	$(BIN)/ruff check symbayes tests benchmarks
+	$(BIN)/ruff format --check symbayes tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/peers
+	$(BIN)/python -m benchmarks --out benchmarks.json
+
+# torch first and on its own: its pinned version is a CPU build where one is to be had, and nothing may ask for another.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[test]"
+	touch $@
+
+.venv/peers: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(PEERS)
+	touch $@
+
+clean:
+	rm -rf .venv report.html benchmarks.json

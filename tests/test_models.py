@@ -1,0 +1,69 @@
+"""The paper's network: exact parameter counts, and how it is laid out on other inputs."""
+
+import pytest
+import torch
+
+from symbayes.models import RELAXATION, allconv, build_allconv
+
+
+@pytest.mark.parametrize(
+    ("paths", "count"),
+    [
+        (("dense",), 133_635_690),
+        (("conv",), 338_770),
+        (("dense", "conv"), 133_865_010),
+        (("factored",), 1_542_625),
+        (("factored", "conv"), 1_771_945),
+    ],
+)
+def test_parameter_counts_are_those_of_the_paper(paths, count):
+    with torch.device("meta"):
+        model = build_allconv((3, 32, 32), 10, paths, 10)
+    assert sum(parameter.numel() for parameter in model.parameters()) == count
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "maps"),
+    [
+        ((3, 32, 32), "1 2 1 2 1 2 2 2", "32×32 16×16 16×16 8×8 8×8 4×4 2×2 1×1"),
+        ((1, 16, 16), "1 2 1 2 1 2 1 2", "16×16 8×8 8×8 4×4 4×4 2×2 2×2 1×1"),
+        ((3, 64, 64), "1 2 1 2 2 2 2 2", "64×64 32×32 32×32 16×16 8×8 4×4 2×2 1×1"),
+        ((2, 100), "1 2 2 2 2 2 2 2", "100 50 25 13 7 4 2 1"),
+    ],
+)
+def test_strides_bring_every_input_down_to_one_position_and_it_says_so(shape, strides, maps):
+    model = build_allconv(shape, 3, ("factored", "conv"), 1)
+    assert f"strides {strides}, maps {maps}" in model.description
+    assert model(torch.randn(2, *shape)).shape == (2, 3)
+
+
+def test_odd_maps_are_said_not_to_be_subsampled_equivariantly():
+    assert "odd size" in build_allconv((1, 28, 28), 3, ("conv",), 1).description
+    assert "odd size" not in build_allconv((1, 16, 16), 3, ("conv",), 1).description
+
+
+def test_paths_that_break_a_symmetry_start_small_beside_one_that_keeps_it(generator):
+    model = build_allconv((1, 16, 16), 3, ("factored", "conv"), 8, generator)
+    inputs = torch.randn(200, 1, 16, 16, generator=generator)
+    paths = model[0].paths
+    with torch.no_grad():
+        ratio = paths["factored"](inputs).std() / paths["conv"](inputs).std()
+    assert float(ratio) == pytest.approx(RELAXATION, rel=0.5)
+
+
+def test_shape_and_classes_come_from_the_data():
+    inputs, targets = torch.randn(5, 2, 8, 8), torch.tensor([0, 3, 1, 2, 0])
+    assert allconv((inputs, targets), ("conv",), 1)(inputs).shape == (5, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((1, 8, 8), 3, ("convolution",), 1), r"paths must name some of dense, factored, conv; got \('convolution',\)"),
+        (((8,), 3, ("conv",), 1), r"allconv needs inputs \[n, channels, \*grid\]"),
+        (((1, 300, 300), 3, ("conv",), 1), "grids of up to 256 cells a side"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        build_allconv(*arguments)

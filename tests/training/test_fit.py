@@ -1,0 +1,218 @@
+"""`fit` from data to result: it learns, repeats itself, saves itself, and says what is wrong."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
+
+import symbayes as sb
+from symbayes.training.loop import train
+from symbayes.training.problem import Problem
+from symbayes.training.record import Record
+
+
+def blobs(n=60, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.arange(n) % 3
+    centres = torch.tensor([[2.0, 0.0], [-2.0, 1.0], [0.0, -2.0]])
+    return centres[targets] + 0.5 * torch.randn(n, 2, generator=generator), targets
+
+
+def network(seed=0):
+    with torch.random.fork_rng():
+        torch.random.manual_seed(seed)
+        return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+QUICK = {"epochs": 12, "progress": False}
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda d: d, lambda d: TensorDataset(*d), lambda d: DataLoader(TensorDataset(*d), 20, shuffle=True)]
+)
+def test_it_learns_from_every_kind_of_data(wrap):
+    result = sb.fit(network(), wrap(blobs()), likelihood=sb.Categorical(), schedule=sb.Schedule(40, 20, 0.03), progress=False)
+    assert result.evaluate(blobs(seed=1))["accuracy"] > 0.95
+    assert result.log_evidence < 0
+    assert len(result.history) == 40
+    assert "KFAC" in result.evidence.estimator
+
+
+def test_the_same_seed_gives_the_same_result():
+    first, second, other = (sb.fit(network(), blobs(), seed=seed, **QUICK) for seed in (3, 3, 4))
+    assert first.log_evidence == second.log_evidence
+    assert first.log_evidence != other.log_evidence
+    for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert_close(a, b, rtol=0, atol=0)
+
+
+def test_map_keeps_the_prior_and_still_reports_the_evidence():
+    prior = sb.ScalarPrior(network(), 2.0)
+    model = network()
+    result = sb.fit(model, blobs(), prior=prior, objective=sb.Map(sb.Kfac()), **QUICK)
+    assert_close(prior.log_precision.exp().detach(), torch.tensor([2.0]))
+    assert [record.evidence is not None for record in result.history] == [False] * 11 + [True]
+    evidence = sb.laplace_evidence(model, blobs(), sb.Categorical(), prior)
+    assert result.log_evidence == pytest.approx(float(evidence.total.detach()), rel=1e-5)
+
+
+def test_the_state_of_highest_evidence_is_kept():
+    objective = sb.Laplace(sb.Kfac(), burn_in=0.0, frequency=1)
+    result = sb.fit(network(), blobs(), objective=objective, **QUICK)
+    seen = [record.evidence.total for record in result.history if record.evidence]
+    assert result.log_evidence == max(seen)
+    again = sb.laplace_evidence(result.model, blobs(), result.likelihood, result.prior, rule=sb.Kfac())
+    assert result.log_evidence == pytest.approx(float(again.total.detach()), rel=1e-4)
+
+
+def test_the_final_rule_reports_the_evidence_of_what_is_kept():
+    objective = sb.Laplace(sb.Kfac(sb.MonteCarloFisher(2)), sb.Ggn(), frequency=4)
+    result = sb.fit(network(), blobs(), objective=objective, **QUICK)
+    assert result.evidence.estimator == "exact GGN (full)"
+    again = sb.laplace_evidence(result.model, blobs(), result.likelihood, result.prior, rule=sb.Ggn())
+    assert result.log_evidence == pytest.approx(float(again.total.detach()), rel=1e-4)
+
+
+def test_training_is_a_generator_of_records():
+    model = network()
+    inputs, targets = blobs()
+    from symbayes.data.source import as_source  # noqa: PLC0415
+
+    problem = Problem(model, as_source((inputs, targets), torch.device("cpu")), sb.Categorical(), sb.TensorwisePrior(model))
+    records = train(problem, sb.Laplace(frequency=1), sb.Schedule(3), generator=torch.Generator().manual_seed(0))
+    first = next(records)
+    assert isinstance(first, Record)
+    assert (first.epoch, first.epochs) == (1, 3)
+    assert [record.epoch for record in records] == [2, 3]
+
+
+def test_regression_learns_its_noise():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(300, 1, generator=generator) * 4 - 2
+    targets = torch.sin(2 * inputs) + 0.2 * torch.randn(300, 1, generator=generator)
+    with torch.random.fork_rng():
+        torch.random.manual_seed(0)
+        model = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
+    objective = sb.Laplace(sb.Kfac(), frequency=2)
+    result = sb.fit(
+        model,
+        (inputs, targets),
+        likelihood=sb.Gaussian(),
+        objective=objective,
+        schedule=sb.Schedule(150, 50, 0.02),
+        progress=False,
+    )
+    assert result.evidence.noise[0] == pytest.approx(0.2, rel=0.2)
+
+
+def test_a_result_survives_saving(tmp_path):
+    task = sb.load("placed-digits")
+    part = (task.train[0][:60], task.train[1][:60])
+    result = sb.fit(sb.allconv(task, width=1), part, epochs=2, progress=False)
+    result.save(tmp_path / "run")
+    again = sb.load_result(tmp_path / "run")
+    assert again.log_evidence == result.log_evidence
+    assert again.symmetries == result.symmetries
+    assert again.history == result.history
+    assert_close(again.model(part[0]), result.model(part[0]))
+    assert again.evaluate(part) == result.evaluate(part)
+    assert {file.name for file in (tmp_path / "run").iterdir()} == {
+        "weights.safetensors", "result.json", "history.jsonl", "report.html",
+    }  # fmt: skip
+
+
+def test_a_user_s_model_is_loaded_into_one_of_the_same_structure(tmp_path):
+    likelihood = sb.Gaussian(0.5, 3)
+    targets = torch.eye(3)[blobs()[1]]
+    result = sb.fit(network(), (blobs()[0], targets), likelihood=likelihood, **QUICK)
+    result.save(tmp_path)
+    with pytest.raises(ValueError, match=r"was not made by sb.allconv.*sb.load_result\(folder, model=...\)"):
+        sb.load_result(tmp_path)
+    with pytest.raises(ValueError, match="The model does not fit what is saved"):
+        sb.load_result(tmp_path, model=nn.Linear(2, 3))
+    again = sb.load_result(tmp_path, model=network(seed=9))
+    assert_close(again.model(blobs()[0]), result.model(blobs()[0]))
+    assert_close(again.likelihood.noise(), result.likelihood.noise())
+
+
+def test_damaged_results_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="must hold result.json"):
+        sb.load_result(tmp_path)
+    result = sb.fit(network(), blobs(), **QUICK)
+    result.save(tmp_path)
+    weights = tmp_path / "weights.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"is damaged .* Copy it again"):
+        sb.load_result(tmp_path, model=network())
+    weights.write_bytes(whole)
+    (tmp_path / "history.jsonl").write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        sb.load_result(tmp_path, model=network())
+    result.save(tmp_path)
+    summary = json.loads((tmp_path / "result.json").read_text()) | {"format": 99}
+    (tmp_path / "result.json").write_text(json.dumps(summary))
+    with pytest.raises(ValueError, match="has format 99; this version reads format 1"):
+        sb.load_result(tmp_path, model=network())
+
+
+def test_estimators_can_be_compared_on_request():
+    result = sb.fit(network(), blobs(), **QUICK)
+    found = result.compare_estimators(blobs(), {"KFAC": sb.Kfac(), "full": sb.Ggn(), "by products": sb.Lanczos(20, 40)})
+    assert found["KFAC"] < found["full"]
+    assert found["by products"] == pytest.approx(found["full"], rel=0.1)
+
+
+NAN = torch.full((60, 2), float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "likelihood", "kind", "message"),
+    [
+        (network, lambda: (blobs()[0], blobs()[1] + 5), sb.Categorical, ValueError, r"must lie in 0 … 2, because the model has 3 outputs; got 5 … 7"),
+        (network, lambda: (blobs()[0], blobs()[1].float()), sb.Categorical, ValueError, "must be class numbers, an integer tensor"),
+        (network, lambda: (blobs()[0], blobs()[1]), sb.Bernoulli, ValueError, "must be zeros and ones of shape"),
+        (network, lambda: (blobs()[0], torch.zeros(60, 2)), sb.Gaussian, ValueError, "must be real numbers of shape"),
+        (network, lambda: (blobs()[0], NAN[:, :1].expand(60, 3)), sb.Gaussian, ValueError, "targets must be finite, got 180"),
+        (network, lambda: (blobs()[0], torch.zeros(60, 3)), lambda: sb.Gaussian(outputs=2), ValueError, "a noise for each of 2 outputs; the model has 3"),
+        (network, lambda: (NAN, blobs()[1]), sb.Categorical, sb.NotFiniteError, "Inputs must be finite, got NaN or infinity in 60 of 60"),
+        (lambda: nn.Flatten(), lambda: blobs(), sb.Categorical, ValueError, "no trainable parameter"),
+        (network, lambda: (blobs()[0][:0], blobs()[1][:0]), sb.Categorical, ValueError, "The data set is empty"),
+        (lambda: nn.Conv1d(2, 3, 1), lambda: (torch.zeros(4, 2, 5), torch.zeros(4).long()), sb.Categorical, ValueError, r"must give outputs \[n, c\]"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_learned_from_is_refused_before_training(model, data, likelihood, kind, message):
+    with pytest.raises(kind, match=message):
+        sb.fit(model(), data(), likelihood=likelihood(), **QUICK)
+
+
+def test_a_loss_that_stops_being_a_number_is_said():
+    class Diverging(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.calls = network(), 0
+
+        def forward(self, inputs):
+            self.calls += self.training
+            return self.inner(inputs) * (float("nan") if self.calls > 3 else 1)
+
+    with pytest.raises(sb.NotFiniteError, match="The loss must be finite, got nan per datum with a learning rate of"):
+        sb.fit(Diverging(), blobs(), **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: sb.Laplace(burn_in=1.0), "burn_in must be a share of the epochs"),
+        (lambda: sb.Laplace(damping=0.0), "damping must lie above 0"),
+        (lambda: sb.Laplace(frequency=0), "frequency and hyper_steps must be at least 1"),
+        (lambda: sb.Schedule(epochs=0), "epochs and batch_size must be at least 1"),
+        (lambda: sb.Gaussian(0.0), "noise must be positive, got 0.0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()

@@ -1,0 +1,63 @@
+"""MacKay's fixed point against the maximum of the evidence it belongs to."""
+
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from symbayes.curvature.ggn import Ggn
+from symbayes.curvature.kfac import Kfac
+from symbayes.data.source import TensorSource
+from symbayes.evidence.laplace import evidence_at
+from symbayes.likelihoods import Categorical, Gaussian
+from symbayes.priors import LOG_PRECISION_RANGE, PathwisePrior, TensorwisePrior
+from symbayes.training.hyper import squared_residuals, update_noise, update_precisions
+
+
+def test_it_converges_to_a_stationary_point_of_the_evidence(generator):
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    data = TensorSource(torch.randn(40, 3, generator=generator, dtype=torch.float64), torch.arange(40) % 2, torch.device("cpu"))
+    prior = TensorwisePrior(model)
+    for rule in (Kfac(), Ggn()):
+        curvature = rule.curvature(model, data, Categorical())
+        before = evidence_at(curvature, model, prior, 40).total
+        for _ in range(300):
+            update_precisions(curvature, model, prior, 0.5)
+        after = evidence_at(curvature, model, prior, 40).total
+        assert after > before
+        (slope,) = torch.autograd.grad(after, prior.log_precision)
+        free = (prior.log_precision > LOG_PRECISION_RANGE[0] + 0.1) & (prior.log_precision < LOG_PRECISION_RANGE[1] - 0.1)
+        assert free.any()
+        assert_close(slope[free], torch.zeros_like(slope[free]), rtol=0, atol=1e-5)
+
+
+def test_weights_that_vanished_get_a_bounded_precision(generator):
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.weight.zero_()
+    data = TensorSource(torch.randn(10, 3, generator=generator), torch.arange(10) % 2, torch.device("cpu"))
+    prior = PathwisePrior(model)
+    curvature = Kfac().curvature(model, data, Categorical())
+    for _ in range(100):
+        update_precisions(curvature, model, prior, 1.0)
+    assert prior.log_precision.isfinite().all()
+    assert (prior.log_precision <= LOG_PRECISION_RANGE[1]).all()
+
+
+def test_the_noise_of_linear_regression_is_found(generator):
+    features = torch.randn(400, 3, generator=generator, dtype=torch.float64)
+    noise = torch.tensor([0.1, 0.5], dtype=torch.float64)
+    targets = features[:, :2] + noise * torch.randn(400, 2, generator=generator, dtype=torch.float64)
+    model = nn.Linear(3, 2, bias=False).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.linalg.lstsq(features, targets).solution.T)
+    data = TensorSource(features, targets, torch.device("cpu"))
+    for outputs in (None, 2):
+        likelihood, prior = Gaussian(1.0, outputs).double(), TensorwisePrior(model, 1e-3)
+        for _ in range(50):
+            curvature = Kfac().curvature(model, data, likelihood)
+            update_noise(curvature, prior, likelihood, squared_residuals(model, data, likelihood, 100), 400, 0.5)
+        wanted = noise if outputs else noise.square().mean().sqrt()[None]
+        assert_close(likelihood.noise().detach(), wanted, rtol=0.1, atol=0)
+        evidence = evidence_at(Kfac().curvature(model, data, likelihood), model, prior, 400)
+        (slope,) = torch.autograd.grad(evidence.total, likelihood.log_noise)
+        assert slope.abs().max() < 0.01 * 400

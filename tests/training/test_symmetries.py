@@ -1,0 +1,58 @@
+"""The table of learned symmetries: shares as in the paper, and words."""
+
+import pytest
+
+from symbayes.layers.structure import WeightTensor
+from symbayes.training.symmetries import symmetries
+
+
+def tensors():
+    rows = [
+        WeightTensor("a.paths.conv.weight", "a", "conv", "translation", 10, False),
+        WeightTensor("a.paths.conv.bias", "a", "conv", "translation", 2, True),
+        WeightTensor("a.paths.factored.gather.weight", "a", "factored", None, 100, False),
+        WeightTensor("a.paths.factored.scatter.weight", "a", "factored", None, 50, False),
+        WeightTensor("head.weight", "head", "Linear", None, 5, False),
+    ]
+    return {row.name: row for row in rows}
+
+
+EFFECTIVE = {
+    "a.paths.conv.weight": 6.0,
+    "a.paths.conv.bias": 1.0,
+    "a.paths.factored.gather.weight": 10.0,
+    "a.paths.factored.scatter.weight": 15.0,
+    "head.weight": 4.0,
+}
+
+
+def test_shares_are_of_effective_parameters_per_weight_without_biases():
+    table = symmetries(tensors(), dict.fromkeys(EFFECTIVE, 4.0), EFFECTIVE)
+    conv, factored, head = table.rows
+    # conv 6/10 = 0.6; factored (10/100 + 15/50) / 2 = 0.2
+    assert conv.share == pytest.approx(0.75)
+    assert factored.share == pytest.approx(0.25)
+    assert head.share == 1.0
+    assert (conv.effective, conv.parameters) == (7.0, 12)
+    assert (factored.effective, factored.parameters) == (25.0, 150)
+    assert factored.precision == pytest.approx(4.0)
+    assert table.words() == ["a keeps part of translation (conv 75 %, factored 25 %)"]
+    assert "75 %" in str(table)
+    assert "translation" in str(table)
+
+
+@pytest.mark.parametrize(
+    ("conv", "factored", "verdict"), [(6.0, 0.0, "a keeps translation"), (0.0, 10.0, "a gives up translation")]
+)
+def test_words_say_what_a_layer_became(conv, factored, verdict):
+    effective = EFFECTIVE | {
+        "a.paths.conv.weight": conv,
+        "a.paths.factored.gather.weight": factored,
+        "a.paths.factored.scatter.weight": factored,
+    }
+    assert symmetries(tensors(), dict.fromkeys(EFFECTIVE, 1.0), effective).words()[0].startswith(verdict)
+
+
+def test_a_layer_that_uses_nothing_is_shared_evenly():
+    table = symmetries(tensors(), dict.fromkeys(EFFECTIVE, 1.0), dict.fromkeys(EFFECTIVE, 0.0))
+    assert [row.share for row in table.rows] == [0.5, 0.5, 1.0]
