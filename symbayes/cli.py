@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -106,7 +106,7 @@ def estimators(
     num_data: Annotated[int, typer.Option("--data", help="Training images.", min=10)] = 700,
 ) -> None:
     """How far KFAC and other estimators are from the full GGN: trace and log-determinant on small relaxed networks."""
-    for paths in (("conv",), ("factored", "conv"), ("dense", "conv")):
+    for paths in estimator_study.NETWORKS:
         table = Table("estimator", title=f"{' + '.join(paths)}, width {width}, {num_data} images, {epochs} epochs by MAP")
         for heading in ("trace", *(f"log|I + H/{delta:g}|" for delta in estimator_study.PRECISIONS)):
             table.add_column(heading, justify="right")
@@ -142,14 +142,14 @@ def _ratio(value: float | None, full: float | None) -> str:
     return "" if value is None or full is None else f"{value:,.0f} (×{value / full:.2f})"
 
 
-def _paper_table(figures: dict[str, list[dict[str, object]]]) -> Table:
+def _paper_table(figures: dict[str, Any]) -> Table:
     table = Table("", title="Test accuracy, and log evidence per training image", title_justify="left")
     for column in figures["columns"]:
         table.add_column(str(column).replace(", ", "\n"), justify="right")
     for row in figures["rows"]:
         cells = row["cells"]
-        accuracy = [f"{'[bold]' if cell['best'] else ''}{100 * cell['accuracy']:.1f} %" for cell in cells]  # type: ignore[attr-defined]
-        evidence = [f"{cell['log_evidence']:.2f}" for cell in cells]  # type: ignore[attr-defined]
+        accuracy = [f"{'[bold]' if cell['best'] else ''}{100 * cell['accuracy']:.1f} %" for cell in cells]
+        evidence = [f"{cell['log_evidence']:.2f}" for cell in cells]
         table.add_row(str(row["task"]), *accuracy)
         table.add_row("[dim]log evidence[/]", *(f"[dim]{value}[/]" for value in evidence))
     return table

@@ -126,7 +126,8 @@ class Capture:
             raise RuntimeError("An operation in place changed what a map gave although it was given a copy.")
         if outputs.ndim != 2 or len(outputs) != len(inputs):
             raise ValueError(
-                f"The model must give outputs [n, c], a row for each of the {len(inputs)} inputs; got shape {tuple(outputs.shape)}."
+                f"The model must give outputs [n, c], a row for each of the {len(inputs)} inputs; "
+                f"got shape {tuple(outputs.shape)}."
             )
         for name, site in self.sites.maps.items():
             if name not in self.outputs:

@@ -25,6 +25,7 @@ from symbayes.priors import ScalarPrior, TensorwisePrior
 from symbayes.training.loop import Schedule, train
 from symbayes.training.problem import Problem
 
+NETWORKS = (("conv",), ("factored", "conv"))
 PRECISIONS = (1.0, 10.0, 100.0)
 RULES: tuple[Rule, ...] = (
     Ggn(),

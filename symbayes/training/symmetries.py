@@ -10,7 +10,7 @@ from rich.table import Table
 from symbayes.layers.structure import WeightTensor
 
 #: From this share on a layer is said to have (or, in the rest, to have broken) a symmetry.
-_CLEAR = 0.9
+_CLEAR = 0.95
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,36 @@
+"""The shape of the code: files that explain themselves, inits that stay empty, no copies of the facade inside."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import symbayes
+
+PACKAGE = Path(__file__).parent.parent / "symbayes"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_every_file_explains_itself_and_stays_readable(file):
+    text = file.read_text(encoding="utf-8")
+    if file.name == "__init__.py" and file.parent != PACKAGE:
+        assert text == ""
+        return
+    assert ast.get_docstring(ast.parse(text)), "has no docstring"
+    assert len(text.splitlines()) <= 300, "is too long to hold in mind"
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if file.parent != PACKAGE], ids=lambda file: str(file.relative_to(PACKAGE))
+)
+def test_names_are_imported_from_the_file_that_defines_them(file):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            assert node.module != "symbayes"
+
+
+def test_the_facade_exports_what_it_imports():
+    assert sorted(symbayes.__all__) == symbayes.__all__
+    assert all(hasattr(symbayes, name) for name in symbayes.__all__)
