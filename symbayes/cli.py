@@ -103,7 +103,7 @@ def report(folder: Annotated[Path, typer.Argument(help="Where a result was saved
 def estimators(
     width: Annotated[int, typer.Option(help="Of the networks; the dense reference grows with its fourth power.", min=1)] = 1,
     epochs: Annotated[int, typer.Option(min=1)] = 40,
-    num_data: Annotated[int, typer.Option("--data", help="Training images.", min=10)] = 700,
+    num_data: Annotated[int, typer.Option("--data", help="Training images.", min=10)] = 350,
 ) -> None:
     """How far KFAC and other estimators are from the full GGN: trace and log-determinant on small relaxed networks."""
     for paths in estimator_study.NETWORKS:

@@ -70,5 +70,5 @@ def test_estimators_are_set_beside_the_full_ggn(monkeypatch):
     monkeypatch.setattr(estimators, "RULES", (Ggn(), Kfac()))
     result = invoke("estimators", "--data", "30", "--epochs", "1")
     assert result.exit_code == 0, result.output
-    assert "exact GGN (full)" in result.output
+    assert "exact GGN" in result.output
     assert "(×1.00)" in result.output

@@ -16,7 +16,7 @@ class Objective:
         final_rule: The rule for the evidence of the result; the same when None.
     """
 
-    rule: Rule = field(default_factory=lambda: Kfac(MonteCarloFisher(8)))
+    rule: Rule = field(default_factory=lambda: Kfac(MonteCarloFisher()))
     final_rule: Rule | None = None
 
 
@@ -40,8 +40,8 @@ class Laplace(Objective):
     """
 
     burn_in: float = 0.1
-    frequency: int = 5
-    damping: float = 0.5
+    frequency: int = 2
+    damping: float = 0.3
     hyper_steps: int = 1
     keep_best: bool = True
 

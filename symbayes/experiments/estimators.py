@@ -29,7 +29,7 @@ NETWORKS = (("conv",), ("factored", "conv"))
 PRECISIONS = (1.0, 10.0, 100.0)
 RULES: tuple[Rule, ...] = (
     Ggn(),
-    Lanczos(probes=8, steps=80),
+    Lanczos(probes=4, steps=60),
     Kernel(subset=100, subsets=2),
     Ggn(joint=False),
     Ekfac(),
@@ -37,7 +37,6 @@ RULES: tuple[Rule, ...] = (
     Kfac(pool_blocks=True),
     Kfac(sharing="reduce"),
     Kfac(MonteCarloFisher(1)),
-    Kfac(MonteCarloFisher(8)),
     Kfac(EmpiricalFisher()),
     Diagonal(),
 )

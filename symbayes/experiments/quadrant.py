@@ -90,7 +90,7 @@ def run_cell(cell: Cell, settings: Settings, each_epoch: Callable[[Record], None
     generator = torch.Generator().manual_seed(settings.seed)
     model = allconv(task, MODELS[cell.model], settings.width, generator=generator)
     problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), TensorwisePrior(model))
-    rule, final = Kfac(MonteCarloFisher(8)), Kfac()
+    rule, final = Kfac(MonteCarloFisher()), Kfac()
     objective: Objective = Laplace(rule, final) if cell.objective == "evidence" else Map(rule, final)
     history = []
     schedule = Schedule(settings.epochs, batch_size=100)
