@@ -37,9 +37,10 @@ def demo(
     settings = quadrant.Settings(epochs, width, seed)
     for task in quadrant.TASKS.values():
         console.print(str(load(task)), highlight=False)
+    usual = " About five minutes on two cores." if settings == quadrant.Settings() else ""
     console.print(
         f"Training {len(quadrant.cells())} networks for {epochs} epochs each: {', '.join(quadrant.MODELS)}; by MAP (a fixed "
-        "prior) and by evidence (precisions learned). About five minutes on two cores.\n",
+        f"prior) and by evidence (precisions learned).{usual}\n",
         highlight=False,
     )
     started = time.perf_counter()

@@ -56,12 +56,28 @@ class Likelihood(nn.Module, ABC):
         """What each part of the columns' outer product is multiplied by."""
         return torch.ones(1)
 
+    @property
+    def learns_noise(self) -> bool:
+        """Whether there is a noise to learn with the precisions."""
+        return False
+
+    def noise(self) -> Float[Tensor, " k"]:
+        """σ, where there is one; else nothing."""
+        return torch.ones(0)
+
+    def update_noise(self, squares: Float[Tensor, " c"], effective: float, num_data: int, damping: float) -> None:
+        """Move a learned noise towards MacKay's fixed point, given Σ_n (y − f)² by output and the effective parameters."""
+
+    def settings(self) -> dict[str, int | None]:
+        """What the constructor needs to make another of this kind."""
+        return {}
+
 
 class Categorical(Likelihood):
     """One class out of c; outputs are logits, targets class numbers."""
 
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
-        return -functional.cross_entropy(outputs, targets, reduction="none")
+        return -functional.cross_entropy(outputs, targets.long(), reduction="none")
 
     def fisher_columns(self, outputs: Outputs) -> Columns:
         # F = diag(p) − ppᵀ = diag(q)(I − qqᵀ)diag(q) with the unit vector q = √p. The Householder reflection that takes q
@@ -79,10 +95,12 @@ class Categorical(Likelihood):
         return ((signed - p * signed.sum(-1, keepdim=True)) / samples**0.5)[None]
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
-        return functional.one_hot(targets, outputs.shape[1]).to(outputs.dtype) - outputs.softmax(1)
+        return functional.one_hot(targets.long(), outputs.shape[1]).to(outputs.dtype) - outputs.softmax(1)
 
     def sample(self, outputs: Outputs, *, generator: Generator | None = None) -> Tensor:
-        return torch.multinomial(outputs.softmax(1), 1, generator=generator)[:, 0]
+        p = outputs.softmax(1)
+        on = p if generator is None else p.to(generator.device)
+        return torch.multinomial(on, 1, generator=generator)[:, 0].to(p.device)
 
     def check(self, outputs: Outputs, targets: Tensor) -> None:
         _check_outputs(outputs, targets)
@@ -122,14 +140,17 @@ class Bernoulli(Likelihood):
         return targets.to(outputs.dtype) - outputs.sigmoid()
 
     def sample(self, outputs: Outputs, *, generator: Generator | None = None) -> Tensor:
-        return torch.bernoulli(outputs.sigmoid(), generator=generator)
+        p = outputs.sigmoid()
+        on = p if generator is None else p.to(generator.device)
+        return torch.bernoulli(on, generator=generator).to(p.device)
 
     def check(self, outputs: Outputs, targets: Tensor) -> None:
         _check_outputs(outputs, targets)
         if targets.shape != outputs.shape or not ((targets == 0) | (targets == 1)).all():
             raise ValueError(
                 f"Bernoulli targets must be zeros and ones of shape {tuple(outputs.shape)}, as the outputs are; got shape "
-                f"{tuple(targets.shape)} with values {targets.min().item()} … {targets.max().item()}."
+                f"{tuple(targets.shape)} with values {targets.min().item()} … {targets.max().item()}. Reshape or relabel them; "
+                "for one output, targets[:, None]."
             )
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
@@ -151,13 +172,29 @@ class Gaussian(Likelihood):
         self.shared = outputs is None
         self.log_noise = nn.Parameter(torch.full((outputs or 1,), log(noise)))
 
+    @property
+    def learns_noise(self) -> bool:
+        return self.log_noise.requires_grad
+
     def noise(self) -> Float[Tensor, " k"]:
         """σ, one for each output or one for all."""
         return self.log_noise.exp()
 
+    @torch.no_grad()
+    def update_noise(self, squares: Float[Tensor, " c"], effective: float, num_data: int, damping: float) -> None:
+        """σ² ← Σ (y − f)² / (N − γ); with a noise for each output, each is charged an equal part of γ."""
+        total, count = (squares.sum()[None], num_data * len(squares)) if self.shared else (squares, num_data)
+        free = max(count - effective / len(total), 1e-3 * count)
+        target = (total / free).clamp(min=1e-12).log() / 2
+        self.log_noise.lerp_(target.to(self.log_noise), damping)
+
+    def settings(self) -> dict[str, int | None]:
+        return {"outputs": None if self.shared else len(self.log_noise)}
+
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
-        residual = (targets - outputs) / self.noise()
-        return -(residual.square() / 2 + self.log_noise + log(2 * pi) / 2).sum(1)
+        log_noise = self.log_noise.to(outputs)
+        residual = (targets - outputs) / log_noise.exp()
+        return -(residual.square() / 2 + log_noise + log(2 * pi) / 2).sum(1)
 
     def scales(self) -> Float[Tensor, " k"]:
         return (-2 * self.log_noise).exp()
@@ -173,25 +210,28 @@ class Gaussian(Likelihood):
         return _signs((1, samples, *outputs.shape), outputs, generator) / samples**0.5
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
-        return (targets - outputs) / self.noise().square()
+        return (targets - outputs) / self.noise().to(outputs).square()
 
     def sample(self, outputs: Outputs, *, generator: Generator | None = None) -> Tensor:
-        noise = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=outputs.device)
-        return outputs + self.noise() * noise
+        device = generator.device if generator is not None else outputs.device
+        drawn = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=device)
+        return outputs + self.noise().to(outputs) * drawn.to(outputs.device)
 
     def check(self, outputs: Outputs, targets: Tensor) -> None:
         _check_outputs(outputs, targets)
         if targets.shape != outputs.shape or not targets.is_floating_point():
             raise ValueError(
-                f"Gaussian targets must be real numbers of shape {tuple(outputs.shape)}, as the outputs are; "
-                f"got {targets.dtype} of shape {tuple(targets.shape)}."
+                f"Gaussian targets must be real numbers of shape {tuple(outputs.shape)}, as the outputs are; got "
+                f"{targets.dtype} of shape {tuple(targets.shape)}. Reshape them (for one output, targets[:, None]) or call "
+                ".float()."
             )
         if not targets.isfinite().all():
-            raise ValueError(f"Gaussian targets must be finite, got {int((~targets.isfinite()).sum())} that are not.")
+            bad = int((~targets.isfinite()).sum())
+            raise ValueError(f"Gaussian targets must be finite, got {bad} that are not. Clean or drop them.")
         if not self.shared and len(self.log_noise) != outputs.shape[1]:
             raise ValueError(
                 f"Gaussian(outputs={len(self.log_noise)}) has a noise for each of {len(self.log_noise)} outputs; "
-                f"the model has {outputs.shape[1]}."
+                f"the model has {outputs.shape[1]}. Give it as many, or leave outputs out for a shared noise."
             )
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:

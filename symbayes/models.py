@@ -1,4 +1,4 @@
-"""The networks of the seeds, as functions."""
+"""The networks of the papers, as functions."""
 
 import logging
 from collections import OrderedDict

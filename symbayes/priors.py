@@ -41,6 +41,19 @@ class Prior(nn.Module, ABC):
     def group_name(self, tensor: WeightTensor) -> str:
         """The group that a tensor shares its precision with."""
 
+    def check(self, model: nn.Module) -> None:
+        """Refuse a model with other trainable tensors than those the prior was made for.
+
+        Raises:
+            ValueError: Naming those that do not match.
+        """
+        odd = sorted(weight_tensors(model).keys() ^ self.group_of.keys())
+        if odd:
+            raise ValueError(
+                f"The prior and the model must have the same trainable tensors; unmatched={odd}. Make a prior for this model, "
+                "after freezing what is not to be learned."
+            )
+
     def precisions(self) -> dict[str, Float[Tensor, ""]]:
         """δ by tensor.
 
@@ -59,10 +72,10 @@ class Prior(nn.Module, ABC):
 
     def log_prob(self, weights: dict[str, Tensor]) -> Float[Tensor, ""]:
         """Σ ½ (p log δ − p log 2π − δ‖θ‖²), over tensors."""
-        total = torch.zeros_like(self.log_precision[0])
+        total = torch.zeros_like(self.log_precision[0], dtype=torch.float64)  # large terms cancel those of the volume
         for name, precision in self.precisions().items():
             size = self.sizes[name]
-            total = total + (size * (precision.log() - log(2 * pi)) - precision * weights[name].square().sum()) / 2
+            total = total + (size * (precision.double().log() - log(2 * pi)) - precision * weights[name].square().sum()) / 2
         return total
 
 

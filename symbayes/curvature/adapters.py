@@ -8,7 +8,6 @@ equal one that shows them. Whatever is not listed here is a free parameter (`fre
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -70,7 +69,8 @@ class EmbeddingRows(RowForm):
         self.module = module
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s 1 d_in"]:
-        rows = functional.one_hot(inputs.flatten(1), self.module.num_embeddings).to(self.module.weight.dtype)
+        ids = inputs[:, None] if inputs.ndim == 1 else inputs.flatten(1)
+        rows = functional.one_hot(ids, self.module.num_embeddings).to(self.module.weight.dtype)
         if self.module.padding_idx is not None:
             rows[..., self.module.padding_idx] = 0
         return rows[:, :, None]
@@ -132,7 +132,16 @@ ATTENTION_MAPS = (("in_proj", "in_proj_weight", "in_proj_bias"), ("out_proj", "o
 def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """A forward pass for self-attention equal to the module's own that shows its two projections."""
 
-    def forward(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,  # a hint; the mask itself is in attn_mask
+    ) -> tuple[Tensor, Tensor | None]:
         if not (query is key and key is value) or module.bias_k is not None or module.add_zero_attn or query.ndim != 3:
             raise RuntimeError(
                 f"Attention {name!r} must be self-attention on a batch, called with one tensor as query, key and value, and "
@@ -143,17 +152,17 @@ def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> C
         packed = show("in_proj", inputs, functional.linear(inputs, module.in_proj_weight, module.in_proj_bias))
         heads = packed.view(n, length, 3, module.num_heads, -1).permute(2, 0, 3, 1, 4)  # [3, n, heads, length, d]
         scores = heads[0] @ heads[1].transpose(-1, -2) / heads.shape[-1] ** 0.5
-        if (mask := options.get("attn_mask")) is not None:
-            per_head = module.num_heads if mask.ndim == 3 else 1
-            scores = scores + _additive(mask, scores).reshape(-1, per_head, length, length)
-        if (padding := options.get("key_padding_mask")) is not None:
-            scores = scores + _additive(padding, scores)[:, None, None, :]
+        if attn_mask is not None:
+            per_head = module.num_heads if attn_mask.ndim == 3 else 1
+            scores = scores + _additive(attn_mask, scores).reshape(-1, per_head, length, length)
+        if key_padding_mask is not None:
+            scores = scores + _additive(key_padding_mask, scores)[:, None, None, :]
         weights = scores.softmax(-1)
         mixed = (weights @ heads[2]).transpose(1, 2).reshape(n, length, width)
         outputs = show("out_proj", mixed, functional.linear(mixed, module.out_proj.weight, module.out_proj.bias))
-        shown = weights.mean(1) if options.get("average_attn_weights", True) else weights
+        shown = weights.mean(1) if average_attn_weights else weights
         outputs = outputs if module.batch_first else outputs.transpose(0, 1)
-        return outputs, shown if options.get("need_weights", True) else None
+        return outputs, shown if need_weights else None
 
     return forward
 

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from symbayes.curvature.adapters import ATTENTION_MAPS, ConvRows, LinearRows, attention_forward, row_form
+from symbayes.curvature.evaluate import evaluating
 from symbayes.layers.path import RowForm
 from symbayes.layers.structure import weight_tensors
 
@@ -89,12 +90,15 @@ class Capture:
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
         self._recording = self._copying = False
+        self._size = 0
         self._undo: list[Any] = []
 
     def __enter__(self) -> "Capture":
+        mode = evaluating(self.model)
+        mode.__enter__()
+        self._undo.append(partial(mode.__exit__, None, None, None))
         for name, module in self.model.named_modules():
-            self._undo.append(partial(setattr, module, "training", module.training))
-            if isinstance(module, nn.MultiheadAttention):
+            if isinstance(module, nn.MultiheadAttention) and self._shows(name):
                 module.forward = attention_forward(module, partial(self._show, name), name)  # type: ignore[method-assign]
                 self._undo.append(partial(module.__dict__.pop, "forward"))
             elif name in self.sites.maps:
@@ -103,8 +107,11 @@ class Capture:
                     module.forward = form.forward
                     self._undo.append(partial(module.__dict__.pop, "forward"))
                 self._undo.append(module.register_forward_hook(partial(self._hook, name)).remove)
-        self.model.eval()
         return self
+
+    def _shows(self, name: str) -> bool:
+        """Whether something of an attention module is learned."""
+        return any((f"{name}.{part}" if name else part) in self.sites.maps for part, _, _ in ATTENTION_MAPS)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for undo in self._undo:
@@ -139,7 +146,7 @@ class Capture:
 
     def _run(self, inputs: Tensor) -> Tensor | None:
         """A recorded forward pass; None if an operation in place (nn.ReLU(inplace=True)) changed what a map gave."""
-        self.inputs, self.outputs = {}, {}
+        self.inputs, self.outputs, self._size = {}, {}, len(inputs)
         weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
         self._recording = True
         try:
@@ -215,6 +222,12 @@ class Capture:
             raise RuntimeError(
                 f"Module {name!r} ran twice in one forward pass. The curvature of weights shared between calls is not known "
                 "to the row form; give each call a module of its own."
+            )
+        if len(inputs) != self._size or len(outputs) != self._size:
+            raise RuntimeError(
+                f"Module {name!r} must get the data along its first axis so that its curvature is of each datum: there are "
+                f"{self._size}, got inputs of shape {tuple(inputs.shape)}. Keep the batch first ([n, positions, features]); "
+                "expand what is the same for all data to it, or make it an nn.Parameter."
             )
         if not outputs.requires_grad:
             outputs.requires_grad_()

@@ -38,6 +38,10 @@ class MonteCarloFisher(Fisher):
 
     samples: int = 1
 
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"samples must be at least 1, got {self.samples}.")
+
     def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns:
         return likelihood.sampled_columns(outputs, self.samples, generator=generator)
 

@@ -11,8 +11,8 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from symbayes.curvature.blocks import DenseBlock, Factor
+from symbayes.curvature.evaluate import evaluating, log_likelihood
 from symbayes.curvature.rule import BlockCurvature, Curvature, Precisions, Rule
-from symbayes.curvature.sweep import checked
 from symbayes.data.source import DataSource
 from symbayes.layers.structure import weight_tensors
 from symbayes.likelihoods import Likelihood
@@ -48,19 +48,16 @@ class Ggn(Rule):
     def _parts(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, sizes: dict[str, int]
     ) -> tuple[Float[Tensor, "k p p"], Float[Tensor, ""]]:
-        total, training = sum(sizes.values()), model.training
         parts: Tensor = torch.zeros(())
-        log_likelihood: Tensor = torch.zeros(())
-        model.eval()
-        for inputs, targets in data.batches(self.batch_size):
-            outputs, J = jacobians(model, list(sizes), inputs)
-            likelihood.check(outputs, targets)
-            log_likelihood = log_likelihood + checked(likelihood.log_prob(outputs, targets)).sum()
-            columns = likelihood.fisher_columns(outputs).detach()
-            rows = torch.einsum("kvnc,ncp->kvnp", columns, J).reshape(len(columns), -1, total)
-            parts = parts + rows.transpose(1, 2) @ rows
-        model.train(training)
-        return parts, log_likelihood
+        total: Tensor = torch.zeros(())
+        with evaluating(model):
+            for inputs, targets in data.batches(self.batch_size):
+                outputs, J = jacobians(model, list(sizes), inputs)
+                total = total + log_likelihood(likelihood, inputs, outputs, targets)
+                columns = likelihood.fisher_columns(outputs).detach()
+                rows = torch.einsum("kvnc,ncp->kvnp", columns, J).reshape(len(columns), -1, J.shape[2])
+                parts = parts + rows.transpose(1, 2) @ rows
+        return parts, total
 
     def __str__(self) -> str:
         return f"exact GGN ({'full' if self.joint else 'block-diagonal over tensors'})"
@@ -77,19 +74,20 @@ class FullCurvature(Curvature):
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
         root = self._spread(precisions).rsqrt()
-        identity = torch.eye(len(self.H), dtype=self.H.dtype, device=self.H.device)
-        factor = torch.linalg.cholesky(identity + root[:, None] * self.H * root)
-        return 2 * factor.diagonal().log().sum()
+        identity = torch.eye(len(self.H), dtype=root.dtype, device=root.device)
+        factor = torch.linalg.cholesky(identity + root[:, None] * self.H.double() * root)
+        return 2 * factor.diagonal().log().sum().to(self.H)
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         # γ_l = P_l − δ_l tr_l (H + Δ)⁻¹
         delta = self._spread(precisions)
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(self.H + torch.diag(delta)))
-        spent = (1 - delta * inverse.diagonal()).split(list(self.sizes.values()))
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(self.H.double() + torch.diag(delta)))
+        spent = (1 - delta * inverse.diagonal()).to(self.H).split(list(self.sizes.values()))
         return {name: part.sum() for name, part in zip(self.sizes, spent, strict=True)}
 
     def _spread(self, precisions: Precisions) -> Float[Tensor, " p"]:
-        return torch.cat([precisions[name].to(self.H).expand(size) for name, size in self.sizes.items()])
+        # In double precision: the decomposition of a nearly singular H fails without.
+        return torch.cat([precisions[name].to(self.H.device).double().expand(size) for name, size in self.sizes.items()])
 
 
 def jacobians(model: nn.Module, names: list[str], inputs: Tensor) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c p"]]:

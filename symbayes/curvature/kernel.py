@@ -5,16 +5,17 @@ bounded from below (Immer et al. 2023). The Gram matrices are computed once; pre
 M × M determinant.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
+from symbayes.curvature.evaluate import evaluating, log_likelihood
 from symbayes.curvature.ggn import jacobians
 from symbayes.curvature.rule import Curvature, Precisions, Rule
-from symbayes.curvature.sweep import checked
-from symbayes.data.source import DataSource
+from symbayes.data.source import Batch, DataSource
 from symbayes.layers.structure import weight_tensors
 from symbayes.likelihoods import Likelihood
 
@@ -33,42 +34,54 @@ class Kernel(Rule):
     subsets: int | None = 1
     batch_size: int = 50
 
+    def __post_init__(self) -> None:
+        if self.subset < 1 or (self.subsets is not None and self.subsets < 1):
+            raise ValueError(f"Kernel needs at least one subset of at least one datum, got {self.subsets} of {self.subset}.")
+
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> "KernelCurvature":
-        names, training = list(weight_tensors(model)), model.training
         sizes = {name: tensor.size for name, tensor in weight_tensors(model).items()}
         grams: list[Gram] = []
-        counts: list[int] = []
-        log_likelihood: Tensor = torch.zeros(())
-        model.eval()
+        seen = 0
+        total: Tensor = torch.zeros(())
         shuffle = generator if generator is not None else torch.Generator().manual_seed(0)
-        for inputs, targets in data.batches(self.subset, generator=shuffle):
-            with torch.no_grad():
-                outputs = torch.cat([model(part) for part in inputs.split(self.batch_size)])
-            likelihood.check(outputs, targets)
-            log_likelihood = log_likelihood + checked(likelihood.log_prob(outputs, targets)).sum()
-            if self.subsets is None or len(grams) < self.subsets:
-                grams.append(self._gram(model, names, sizes, likelihood, inputs))
-                counts.append(len(inputs))
-        model.train(training)
-        return KernelCurvature(grams, data.size / sum(counts), log_likelihood, str(self))
+        with evaluating(model):
+            for inputs, targets in _regrouped(data.batches(self.subset, generator=shuffle), self.subset):
+                with torch.no_grad():
+                    outputs = torch.cat([model(part) for part in inputs.split(self.batch_size)])
+                total = total + log_likelihood(likelihood, inputs, outputs, targets)
+                if self.subsets is None or len(grams) < self.subsets:
+                    grams.append(self._gram(model, sizes, likelihood, inputs))
+                    seen += len(inputs)
+        return KernelCurvature(grams, data.size / seen, total, str(self))
 
-    def _gram(
-        self, model: nn.Module, names: list[str], sizes: dict[str, int], likelihood: Likelihood, inputs: Tensor
-    ) -> "Gram":
+    def _gram(self, model: nn.Module, sizes: dict[str, int], likelihood: Likelihood, inputs: Tensor) -> "Gram":
         rows: list[Tensor] = []
         for part in inputs.split(self.batch_size):
-            outputs, J = jacobians(model, names, part)
+            outputs, J = jacobians(model, list(sizes), part)
             rows.append(torch.einsum("kvnc,ncp->knvp", likelihood.fisher_columns(outputs), J).flatten(1, 2))
         together = torch.cat(rows, dim=1)
         scale = likelihood.scales().to(together).sqrt().repeat_interleave(together.shape[1])
         by_tensor = together.flatten(0, 1).split(list(sizes.values()), dim=1)
-        return Gram({name: J_l @ J_l.T for name, J_l in zip(names, by_tensor, strict=True)}, scale)
+        return Gram({name: J_l @ J_l.T for name, J_l in zip(sizes, by_tensor, strict=True)}, scale)
 
     def __str__(self) -> str:
         many = "all subsets" if self.subsets is None else f"{self.subsets} subset{'s' if self.subsets > 1 else ''}"
         return f"function-space bound ({many} of {self.subset} data)"
+
+
+def _regrouped(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
+    """Batches of just this size, whatever the size of those that come (a DataLoader has its own); the last may be smaller."""
+    inputs: list[Tensor] = []
+    targets: list[Tensor] = []
+    for x, y in batches:
+        inputs, targets = [torch.cat([*inputs, x])], [torch.cat([*targets, y])]
+        while len(inputs[0]) >= size:
+            yield inputs[0][:size], targets[0][:size]
+            inputs, targets = [inputs[0][size:]], [targets[0][size:]]
+    if inputs and len(inputs[0]):
+        yield inputs[0], targets[0]
 
 
 @dataclass(frozen=True)
@@ -79,12 +92,13 @@ class Gram:
     row_scale: Float[Tensor, " r"]
 
     def scaled(self, K: Float[Tensor, "r r"]) -> Float[Tensor, "r r"]:
-        return self.row_scale[:, None] * K * self.row_scale
+        return self.row_scale[:, None] * K.double() * self.row_scale
 
     def kernel(self, precisions: Precisions) -> Float[Tensor, "r r"]:
         """I + Σ_l K_l / δ_l."""
-        K = sum((K_l / precisions[name] for name, K_l in self.by_tensor.items()), torch.zeros(()))
-        return torch.eye(len(self.row_scale)).to(self.row_scale) + self.scaled(torch.as_tensor(K))
+        # In double precision: the decomposition of a nearly singular kernel fails without.
+        K = sum((K_l.double() / precisions[name] for name, K_l in self.by_tensor.items()), torch.zeros(()))
+        return torch.eye(len(self.row_scale), device=self.row_scale.device) + self.scaled(torch.as_tensor(K))
 
 
 @dataclass(frozen=True)
@@ -100,13 +114,13 @@ class KernelCurvature(Curvature):
         total: Tensor = torch.zeros(())
         for gram in self.grams:
             total = total + 2 * torch.linalg.cholesky(gram.kernel(precisions)).diagonal().log().sum()
-        return self.factor * total
+        return self.factor * total.to(self.grams[0].row_scale)
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         found: dict[str, Tensor] = {}
         for gram in self.grams:
             inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram.kernel(precisions)))
             for name, K in gram.by_tensor.items():
-                term = self.factor * (inverse * gram.scaled(K)).sum() / precisions[name]
+                term = self.factor * (inverse * gram.scaled(K)).sum().to(K) / precisions[name]
                 found[name] = found[name] + term if name in found else term
         return found

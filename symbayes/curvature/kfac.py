@@ -54,10 +54,19 @@ class Kfac(Rule):
     diagonal: tuple[str, ...] = ()
     batch_size: int = 250
 
+    def __post_init__(self) -> None:
+        if self.sharing not in ("expand", "reduce"):
+            raise ValueError(f"sharing must be 'expand' or 'reduce', got {self.sharing!r}.")
+
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> BlockCurvature:
-        accumulators = {name: self.accumulator(site) for name, site in find_sites(model).maps.items()}
+        sites = find_sites(model).maps
+        for pattern in self.diagonal:
+            if not any(fnmatch(site.weight or "", pattern) for site in sites.values()):
+                known = ", ".join(site.weight for site in sites.values() if site.weight)
+                raise ValueError(f"diagonal must name weights of the model; {pattern!r} matches none of {known}.")
+        accumulators = {name: self.accumulator(site) for name, site in sites.items()}
         blocks, log_likelihood = sweep(
             model, data, likelihood, self.fisher, accumulators, batch_size=self.batch_size, generator=generator
         )
@@ -117,24 +126,18 @@ class KroneckerAccumulator(Accumulator):
         found: dict[str, Block] = {}
         site = self.site
         output = Factor(_scaled(self.G, scales), False, site.weight or str(site.bias)) if self.G else None
-        if site.weight is not None and self.seen and output is not None:
+        if site.weight is not None and output is not None:
             pooled = Factor(output.matrices.mean(0, keepdim=True), False, output.name) if self.pool else output
             total = self.A.sum if self.counts is None else self.counts
             A = Factor(total / self.seen, self.counts is not None, site.weight)
             found[site.weight] = KroneckerBlock(pooled, A, transposed=site.form.one_hot_inputs)
         if site.bias is not None:
-            found[site.bias] = DenseBlock(
-                Factor(_scaled(self.bias, scales), False, site.bias) if self.bias else _present(output)
-            )
+            own = Factor(_scaled(self.bias, scales), False, site.bias) if self.bias else output
+            if own is not None:
+                found[site.bias] = DenseBlock(own)
         return found
 
 
 def _scaled(parts: dict[int, SecondMoment], scales: Float[Tensor, " k"]) -> Tensor:
     stacked = torch.stack([parts[part].sum for part in sorted(parts)])
     return torch.einsum("k,k...->...", scales.to(stacked), stacked)
-
-
-def _present(factor: Factor | None) -> Factor:
-    if factor is None:
-        raise RuntimeError("No batch was added.")
-    return factor

@@ -9,6 +9,7 @@ With B = Δ^-½ H Δ^-½ and random signs z, k steps of Lanczos give a k × k tr
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +17,8 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
+from symbayes.curvature.evaluate import evaluating, log_likelihood
 from symbayes.curvature.rule import Curvature, Precisions, Rule
-from symbayes.curvature.sweep import checked
 from symbayes.data.source import DataSource
 from symbayes.layers.structure import weight_tensors
 from symbayes.likelihoods import Likelihood
@@ -39,6 +40,10 @@ class Lanczos(Rule):
     steps: int = 60
     batch_size: int = 500
 
+    def __post_init__(self) -> None:
+        if self.probes < 1 or self.steps < 1:
+            raise ValueError(f"Lanczos needs at least one probe and one step, got {self.probes} and {self.steps}.")
+
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> "LanczosCurvature":
@@ -46,21 +51,20 @@ class Lanczos(Rule):
         weights = {name: p.detach().clone() for name, p in model.named_parameters()}
         example = next(iter(weights.values()))
         signs = torch.randint(0, 2, (self.probes, sum(sizes.values())), generator=generator)
-        log_likelihood: Tensor = torch.zeros(())
-        training = model.training
-        model.eval()
-        with torch.no_grad():
-            outputs = [(model(inputs), targets) for inputs, targets in data.batches(self.batch_size)]
-        for output, targets in outputs:
-            likelihood.check(output, targets)
-            log_likelihood = log_likelihood + checked(likelihood.log_prob(output, targets)).sum()
-        model.train(training)
+        total: Tensor = torch.zeros(())
+        with evaluating(model):
+            for inputs, targets in data.batches(self.batch_size):
+                with torch.no_grad():
+                    outputs = model(inputs)
+                total = total + log_likelihood(likelihood, inputs, outputs, targets)
+        # As it is now: the product is called later, when the noise may have moved.
+        frozen = deepcopy(likelihood).requires_grad_(False)
 
         def product(vector: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-            return ggn_product(model, weights, sizes, data, likelihood, vector, self.batch_size)
+            return ggn_product(model, weights, sizes, data, frozen, vector, self.batch_size)
 
         probes = (2.0 * signs - 1).to(example)
-        return LanczosCurvature(product, sizes, probes, self.steps, likelihood.scales(), log_likelihood, str(self))
+        return LanczosCurvature(product, sizes, probes, self.steps, likelihood.scales(), total, str(self))
 
     def __str__(self) -> str:
         return f"full GGN by Lanczos ({self.probes} probe{'s' if self.probes > 1 else ''}, {self.steps} steps)"
@@ -120,7 +124,7 @@ class LanczosCurvature(Curvature):
             theta, S = torch.linalg.eigh(T)
             theta = theta.clamp(min=0)
             norm = z.norm()
-            values.append(norm**2 * (S[0].square() * theta.log1p()).sum())
+            values.append((norm**2 * (S[0].square() * theta.log1p()).sum()).to(z))
             solution = norm * Q.T @ (S @ (S[0] / (1 + theta))).to(Q)
             spent += z * (z - solution) / len(self.probes)
         parts = spent.split(list(self.sizes.values()))
@@ -170,18 +174,17 @@ def ggn_product(
     pieces = zip(sizes, vector.split(list(sizes.values())), strict=True)
     tangent = {name: piece.view_as(chosen[name]) for name, piece in pieces}
     total = torch.zeros_like(vector)
-    training = model.training
-    model.eval()
-    for inputs, _ in data.batches(batch_size):
+    root = likelihood.scales().detach().sqrt()[:, None, None, None]
+    with evaluating(model):
+        for inputs, _ in data.batches(batch_size):
 
-        def outputs_at(tensors: dict[str, Tensor], inputs: Tensor = inputs) -> Tensor:
-            found: Tensor = functional_call(model, {**fixed, **tensors}, (inputs,))
-            return found
+            def outputs_at(tensors: dict[str, Tensor], inputs: Tensor = inputs) -> Tensor:
+                found: Tensor = functional_call(model, {**fixed, **tensors}, (inputs,))
+                return found
 
-        outputs, Jv = jvp(outputs_at, (chosen,), (tangent,))[:2]
-        columns = likelihood.fisher_columns(outputs) * likelihood.scales().detach().to(outputs).sqrt()[:, None, None, None]
-        LJv = torch.einsum("kvnc,kvn->nc", columns, torch.einsum("kvnc,nc->kvn", columns, Jv))
-        (pulled,) = vjp(outputs_at, chosen)[1](LJv)
-        total += torch.cat([pulled[name].flatten() for name in sizes])
-    model.train(training)
+            outputs, Jv = jvp(outputs_at, (chosen,), (tangent,))[:2]
+            columns = likelihood.fisher_columns(outputs) * root.to(outputs)
+            LJv = torch.einsum("kvnc,kvn->nc", columns, torch.einsum("kvnc,nc->kvn", columns, Jv))
+            (pulled,) = vjp(outputs_at, chosen)[1](LJv)
+            total += torch.cat([pulled[name].flatten() for name in sizes])
     return total

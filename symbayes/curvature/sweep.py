@@ -12,10 +12,10 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock
 from symbayes.curvature.capture import Capture, Site
+from symbayes.curvature.evaluate import log_likelihood
 from symbayes.curvature.fisher import Fisher
 from symbayes.curvature.free import free_gradients, refuse_unused
-from symbayes.data.source import DataSource, check_finite
-from symbayes.errors import NotFiniteError
+from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
 
 Rows = Float[Tensor, "n s block d"]
@@ -52,10 +52,10 @@ def sweep(
     """The block of every tensor, and log p(D | W), from one pass over the data.
 
     Raises:
-        NotFiniteError: If inputs, outputs or the loss are not finite.
+        NotFiniteError: If inputs or the loss are not finite.
     """
     scales = fisher.scales(likelihood)
-    log_likelihood: Tensor = torch.zeros(())
+    total: Tensor = torch.zeros(())
     free: dict[str, Float[Tensor, "k p"]] = {}
     seen = 0
 
@@ -65,12 +65,10 @@ def sweep(
 
     with Capture(model) as capture:
         for inputs, targets in data.batches(batch_size):
-            check_finite(inputs, seen)
             outputs = capture.forward(inputs)
-            likelihood.check(outputs, targets)
+            total = total + log_likelihood(likelihood, inputs, outputs.detach(), targets, seen)
             if capture.sites.free and not seen:
                 refuse_unused(model, capture.sites.free, inputs)
-            log_likelihood = log_likelihood + checked(likelihood.log_prob(outputs.detach(), targets)).sum()
             columns = fisher.columns(likelihood, outputs.detach(), targets, generator).detach()
             for name, accumulator in accumulators.items():
                 accumulator.see(capture.inputs[name])
@@ -80,25 +78,10 @@ def sweep(
             seen += len(inputs)
     blocks: dict[str, Block] = {}
     for accumulator in accumulators.values():
-        blocks |= accumulator.blocks(scales.to(log_likelihood.device))
+        blocks |= accumulator.blocks(scales.to(total.device))
     for name, squares in free.items():
         blocks[name] = DiagonalBlock(torch.einsum("k,kp->p", scales.to(squares), squares))
-    return blocks, log_likelihood
-
-
-def checked(log_prob: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Log-probabilities as they are, if they are finite.
-
-    Raises:
-        NotFiniteError: If some are not.
-    """
-    if not log_prob.isfinite().all():
-        bad = int((~log_prob.isfinite()).sum())
-        raise NotFiniteError(
-            f"The log-likelihood must be finite, got NaN or infinity for {bad} of {len(log_prob)} data. The weights have "
-            "probably diverged: use a smaller learning rate, or check the scale of inputs and targets."
-        )
-    return log_prob
+    return blocks, total
 
 
 def _add_free(

@@ -38,7 +38,10 @@ class TensorSource(DataSource):
             yield from zip(self.inputs.split(batch_size), self.targets.split(batch_size), strict=True)
             return
         order = torch.randperm(self.size, generator=generator).to(self.inputs.device)
-        for index in order.split(batch_size):
+        chunks = list(order.split(batch_size))
+        if len(chunks) > 1 and len(chunks[-1]) == 1:  # batch norms cannot train on a single datum
+            chunks[-2:] = [torch.cat(chunks[-2:])]
+        for index in chunks:
             yield self.inputs[index], self.targets[index]
 
 
@@ -59,13 +62,19 @@ class LoaderSource(DataSource):
     def __init__(self, loader: DataLoader[Any], device: torch.device) -> None:
         if loader.drop_last:
             raise ValueError("A DataLoader for symbayes must have drop_last=False: the evidence is of all the data.")
-        self.loader, self.device, self.size = loader, device, _length(loader.dataset)
+        self.loader, self.device, self.size = loader, device, _length(loader.sampler)
 
     def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
-        if generator is not None and isinstance(self.loader.sampler, RandomSampler) and self.loader.generator is None:
-            # Tie the order of the user's loader to our seed; one that was given its own generator keeps it.
-            self.loader.sampler.generator = generator
-        return (_pair(batch, self.device) for batch in self.loader)
+        sampler = self.loader.sampler
+        if generator is None or not isinstance(sampler, RandomSampler) or sampler.generator is not None:
+            yield from (_pair(batch, self.device) for batch in self.loader)
+            return
+        # The order of the user's loader is tied to our seed for this pass; one that has its own generator keeps it.
+        sampler.generator = generator
+        try:
+            yield from (_pair(batch, self.device) for batch in self.loader)
+        finally:
+            sampler.generator = None
 
 
 def as_source(data: Data | DataSource, device: torch.device) -> DataSource:
@@ -80,7 +89,7 @@ def as_source(data: Data | DataSource, device: torch.device) -> DataSource:
         source = data
     elif isinstance(data, DataLoader):
         source = LoaderSource(data, device)
-    elif isinstance(data, TensorDataset) and len(data.tensors) == 2:
+    elif type(data) is TensorDataset and len(data.tensors) == 2:  # a subclass may transform what it gives
         source = TensorSource(*data.tensors, device)
     elif isinstance(data, Dataset):
         source = DatasetSource(data, device)

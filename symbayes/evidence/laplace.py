@@ -9,6 +9,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Curvature, Rule
 from symbayes.data.source import Data, DataSource, as_source
 from symbayes.evidence.terms import Evidence
+from symbayes.layers.structure import weight_tensors
 from symbayes.likelihoods import Likelihood
 from symbayes.priors import Prior
 
@@ -41,26 +42,19 @@ def laplace_evidence(
     Raises:
         ValueError: If the prior was made for another model.
     """
-    device = next(model.parameters()).device
-    curvature = (rule or Kfac()).curvature(model, as_source(data, device), likelihood, generator=generator)
-    return evidence_at(curvature, model, prior, as_source(data, device).size)
+    prior.check(model)
+    source = as_source(data, next(model.parameters()).device)
+    curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=generator)
+    return evidence_at(curvature, model, prior, source.size)
 
 
 def evidence_at(curvature: Curvature, model: nn.Module, prior: Prior, num_data: int) -> Evidence:
-    """The evidence for curvature that is known already: what hyper-steps use, since it needs no data.
-
-    Raises:
-        ValueError: If the prior was made for another model.
-    """
+    """The evidence for curvature that is known already: what hyper-steps use, since it needs no data."""
     weights = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if weights.keys() != prior.group_of.keys():
-        odd = sorted(weights.keys() ^ prior.group_of.keys())
-        raise ValueError(
-            f"The prior and the model must have the same trainable tensors; unmatched={odd}. Make a prior for this model."
-        )
     precisions = prior.precisions()
     # log|H + Δ| = log|I + HΔ⁻¹| + log|Δ|
-    log_det_prior = sum((prior.sizes[name] * precision.log() for name, precision in precisions.items()), torch.zeros(()))
+    logs = (prior.sizes[name] * precision.double().log() for name, precision in precisions.items())
+    log_det_prior = sum(logs, torch.zeros(()))
     log_det = curvature.log_det(precisions) + log_det_prior
     with torch.no_grad():
         effective = curvature.effective(precisions)
@@ -69,6 +63,7 @@ def evidence_at(curvature: Curvature, model: nn.Module, prior: Prior, num_data: 
         prior.log_prob(weights),
         (sum(prior.sizes.values()) * log(2 * pi) - log_det) / 2,
         effective,
+        {name: (tensor.layer, tensor.path) for name, tensor in weight_tensors(model).items()},
         num_data,
         curvature.estimator,
     )

@@ -29,9 +29,12 @@ class Map(Objective):
 class Laplace(Objective):
     """The evidence: weights by gradient under the prior, precisions and noise by MacKay's fixed point.
 
+    The states of a run are ranked by `rule`; with one that samples, the evidence of the best is the best of noisy estimates,
+    unless `final_rule` estimates it anew.
+
     Args:
-        rule: The curvature rule while training.
-        final_rule: The rule for the evidence of the result; the same when None.
+        rule: As in `Objective`.
+        final_rule: As in `Objective`.
         burn_in: Share of the epochs before the first hyper-step.
         frequency: Epochs from one hyper-step to the next.
         damping: Share of the way to the fixed point, in log δ, that each update goes.

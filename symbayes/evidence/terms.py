@@ -16,9 +16,19 @@ class Evidence:
     log_volume: Float[Tensor, ""]
     #: γ by tensor: how many of its parameters the data determine.
     effective: Mapping[str, Float[Tensor, ""]]
+    #: Layer and path of every tensor.
+    places: Mapping[str, tuple[str, str]]
     num_data: int
     #: How the volume was estimated, in words; part of the answer.
     estimator: str
+
+    @property
+    def effective_by_path(self) -> dict[tuple[str, str], Float[Tensor, ""]]:
+        """γ by layer and path: the sum over its tensors."""
+        found: dict[tuple[str, str], Tensor] = {}
+        for name, place in self.places.items():
+            found[place] = found[place] + self.effective[name] if place in found else self.effective[name]
+        return found
 
     @property
     def total(self) -> Float[Tensor, ""]:

@@ -6,6 +6,7 @@ from typing import cast
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from symbayes.layers.conv import ConvPath
 from symbayes.layers.path import Path
 from symbayes.layers.subsample import align, centre
 
@@ -27,6 +28,11 @@ class RelaxedLayer(nn.Module):
         super().__init__()
         if not paths:
             raise ValueError("A RelaxedLayer needs at least one path, got none.")
+        for name, path in paths.items():
+            if isinstance(path, ConvPath) and path.stride != stride:
+                raise ValueError(
+                    f"The stride of a RelaxedLayer must be that of its paths, got {stride}; {name!r} has {path.stride}."
+                )
         self.paths = nn.ModuleDict(paths)
         self.stride, self.equivariant_stride = stride, equivariant_stride and stride > 1
         self._symmetric = {name for name, path in paths.items() if isinstance(path, Path) and path.group is not None}

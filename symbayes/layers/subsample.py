@@ -17,7 +17,10 @@ from torch import Tensor
 
 
 def centre(features: Float[Tensor, "n c *grid"]) -> Int[Tensor, "n d"]:
-    """The cell at the centre of energy of each datum: the phase of the first Fourier harmonic, which moves with the content."""
+    """The cell at the centre of energy of each datum: the phase of the first Fourier harmonic, which moves with the content.
+
+    A datum without a first harmonic along an axis, such as a constant one, has no centre there; its cell is then arbitrary.
+    """
     energy = features.detach().square().sum(1)
     cells = []
     for axis, size in enumerate(features.shape[2:], start=1):
@@ -25,7 +28,8 @@ def centre(features: Float[Tensor, "n c *grid"]) -> Int[Tensor, "n d"]:
         profile = energy.sum(others) if others else energy  # [n, size]
         angles = torch.arange(size, device=energy.device, dtype=energy.dtype) * (2 * pi / size)
         angle = torch.atan2(profile @ angles.sin(), profile @ angles.cos())
-        cells.append((angle * (size / (2 * pi))).round().long() % size)
+        # Rounded to the nearest cell, with halves (symmetric content has them) clear of the error of floating point.
+        cells.append((angle * (size / (2 * pi)) + 0.5 + 1e-3).floor().long() % size)
     return torch.stack(cells, 1)
 
 

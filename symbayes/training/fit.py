@@ -47,7 +47,7 @@ def fit(
     """
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     likelihood = (likelihood if likelihood is not None else Categorical()).to(device)
-    prior = prior if prior is not None else TensorwisePrior(model)
+    prior = (prior if prior is not None else TensorwisePrior(model)).to(device)
     objective = objective if objective is not None else Laplace()
     schedule = schedule if schedule is not None else Schedule(epochs=epochs)
     problem = Problem(model, as_source(data, device), likelihood, prior)

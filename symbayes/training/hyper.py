@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
+from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.rule import Curvature
-from symbayes.data.source import DataSource
-from symbayes.likelihoods import Gaussian, Likelihood
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
+from symbayes.training.problem import Problem
 
 
 @torch.no_grad()
@@ -29,29 +29,14 @@ def update_precisions(curvature: Curvature, model: nn.Module, prior: Prior, damp
 
 
 @torch.no_grad()
-def update_noise(
-    curvature: Curvature, prior: Prior, likelihood: Likelihood, residuals: Tensor | None, num_data: int, damping: float
-) -> None:
-    """σ² ← Σ(y − f)² / (N − γ), towards which log σ goes by `damping`; only a learned Gaussian noise is changed.
-
-    With a noise for each output, every output is charged an equal part of the effective parameters.
-    """
-    if not isinstance(likelihood, Gaussian) or not likelihood.log_noise.requires_grad or residuals is None:
-        return
-    gamma = sum(float(value) for value in curvature.effective(prior.precisions()).values())
-    outputs = len(residuals)
-    squares, count = (residuals.sum()[None], num_data * outputs) if likelihood.shared else (residuals, num_data)
-    free = max(count - gamma / len(squares), 1e-3 * count)
-    target = (squares / free).clamp(min=1e-12).log() / 2
-    likelihood.log_noise.lerp_(target.to(likelihood.log_noise), damping)
-
-
-@torch.no_grad()
-def squared_residuals(model: nn.Module, data: DataSource, likelihood: Likelihood, batch_size: int) -> Tensor | None:
-    """Σ_n (y − f)² for each output, where the likelihood has a noise to learn."""
-    if not isinstance(likelihood, Gaussian):
-        return None
-    total: Tensor = torch.zeros(())
-    for inputs, targets in data.batches(batch_size):
-        total = total + (model(inputs) - targets).square().sum(0)
-    return total
+def update_noise(curvature: Curvature, problem: Problem, batch_size: int, damping: float) -> bool:
+    """Move a learned noise towards its fixed point under the effective parameters there are; whether there was one to move."""
+    if not problem.likelihood.learns_noise:
+        return False
+    squares: Tensor = torch.zeros(())
+    with evaluating(problem.model):
+        for inputs, targets in problem.data.batches(batch_size):
+            squares = squares + (problem.model(inputs) - targets).square().sum(0)
+    effective = sum(float(value) for value in curvature.effective(problem.prior.precisions()).values())
+    problem.likelihood.update_noise(squares, effective, problem.data.size, damping)
+    return True

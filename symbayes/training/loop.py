@@ -12,8 +12,7 @@ from symbayes.errors import NotFiniteError
 from symbayes.evidence.laplace import evidence_at
 from symbayes.evidence.objective import Laplace, Objective
 from symbayes.evidence.terms import Evidence
-from symbayes.likelihoods import Gaussian
-from symbayes.training.hyper import squared_residuals, update_noise, update_precisions
+from symbayes.training.hyper import update_noise, update_precisions
 from symbayes.training.optimiser import ProximalAdam
 from symbayes.training.problem import Problem
 from symbayes.training.record import EvidenceRecord, Record
@@ -77,13 +76,12 @@ def _final(problem: Problem, objective: Objective, best: "_Best", generator: Gen
 
 def hyper_step(problem: Problem, objective: Objective, batch_size: int, generator: Generator) -> Evidence:
     """The curvature at the weights as they are, precisions and noise moved under it, and the evidence after that."""
-    problem.model.eval()
     curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
     if isinstance(objective, Laplace):
-        residuals = squared_residuals(problem.model, problem.data, problem.likelihood, batch_size)
         for _ in range(objective.hyper_steps):
             update_precisions(curvature, problem.model, problem.prior, objective.damping)
-        update_noise(curvature, problem.prior, problem.likelihood, residuals, problem.data.size, objective.damping)
+        if update_noise(curvature, problem, batch_size, objective.damping):
+            curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
     with torch.no_grad():
         return evidence_at(curvature, problem.model, problem.prior, problem.data.size)
 
@@ -135,7 +133,6 @@ class _Best:
 
 @torch.no_grad()
 def _describe(problem: Problem, evidence: Evidence) -> EvidenceRecord:
-    noise = problem.likelihood.noise().tolist() if isinstance(problem.likelihood, Gaussian) else []
     return EvidenceRecord(
         float(evidence.log_likelihood),
         float(evidence.log_prior),
@@ -144,5 +141,5 @@ def _describe(problem: Problem, evidence: Evidence) -> EvidenceRecord:
         evidence.estimator,
         {name: float(value) for name, value in problem.prior.precisions().items()},
         {name: float(value) for name, value in evidence.effective.items()},
-        noise,
+        problem.likelihood.noise().tolist(),
     )

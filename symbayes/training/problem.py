@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from symbayes.curvature.capture import Capture
-from symbayes.curvature.sweep import checked
-from symbayes.data.source import DataSource, check_finite
+from symbayes.curvature.evaluate import log_likelihood
+from symbayes.curvature.free import free_gradients, refuse_unused
+from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
 from symbayes.priors import Prior
 
@@ -22,12 +23,29 @@ class Problem:
     prior: Prior
 
     def check(self, batch_size: int) -> None:
-        """Refuse what cannot work, before training: shapes, labels, NaN, modules whose curvature cannot be captured."""
+        """Refuse what cannot work, before training: shapes, labels, NaN, modules whose curvature cannot be captured.
+
+        Raises:
+            ValueError: If types or the number of data do not fit; `Capture`, likelihood and prior raise their own.
+        """
+        self.prior.check(self.model)
+        weight = next(self.model.parameters())
         with Capture(self.model) as capture, torch.no_grad():
             seen = 0
             for inputs, targets in self.data.batches(batch_size):
-                check_finite(inputs, seen)
+                if inputs.is_floating_point() and inputs.dtype != weight.dtype:
+                    raise ValueError(
+                        f"Inputs and weights must be of one type, got {inputs.dtype} and {weight.dtype}. "
+                        "Convert one: inputs.float(), or model.double()."
+                    )
                 outputs = capture.forward(inputs)
-                self.likelihood.check(outputs, targets)
-                checked(self.likelihood.log_prob(outputs, targets))
+                log_likelihood(self.likelihood, inputs, outputs, targets, seen)
+                if capture.sites.free and not seen:
+                    refuse_unused(self.model, capture.sites.free, inputs)
+                    free_gradients(self.model, capture.sites.free, inputs[:2], torch.ones_like(outputs[:2])[None])
                 seen += len(inputs)
+        if seen != self.data.size:
+            raise ValueError(
+                f"The data must give as many data as they say, {self.data.size}, in every pass; got {seen}. "
+                "Use a sampler whose length is what it draws, without replacement."
+            )

@@ -85,7 +85,17 @@ class Result:
         return found
 
     def save(self, folder: str | Path) -> None:
-        """Write weights.safetensors, result.json, history.jsonl and report.html; `load_result` reads them back."""
+        """Write weights.safetensors, result.json, history.jsonl and report.html; `load_result` reads them back.
+
+        Raises:
+            ValueError: If the likelihood or the prior is of a kind that could not be built again.
+        """
+        for part, known in ((self.likelihood, _LIKELIHOODS), (self.prior, _PRIORS)):
+            if type(part).__name__ not in known:
+                raise ValueError(
+                    f"To be saved, a result must have a likelihood and a prior among {', '.join(known)}; got "
+                    f"{type(part).__name__}. Save the state_dict of its parts instead."
+                )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         parts = {"model": self.model, "prior": self.prior, "likelihood": self.likelihood}
@@ -98,17 +108,13 @@ class Result:
 
     def summary(self) -> dict[str, Any]:
         """Everything but weights and history, in plain numbers and words."""
-        gaussian = self.likelihood if isinstance(self.likelihood, Gaussian) else None
         return {
             "format": _FORMAT,
             "model": {
                 "recipe": self.model.recipe if isinstance(self.model, AllConv) else None,
                 "description": self.model.description if isinstance(self.model, AllConv) else type(self.model).__name__,
             },
-            "likelihood": {
-                "kind": type(self.likelihood).__name__,
-                "outputs": None if gaussian is None or gaussian.shared else len(gaussian.log_noise),
-            },
+            "likelihood": {"kind": type(self.likelihood).__name__, "settings": self.likelihood.settings()},
             "prior": type(self.prior).__name__,
             "num_data": self.num_data,
             "evidence": asdict(self.evidence),
@@ -139,9 +145,11 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
         tensors = load_file(folder / "weights.safetensors")
     except (json.JSONDecodeError, SafetensorError, KeyError, TypeError) as error:
         raise ValueError(f"The result in {folder} is damaged ({error}). Copy it again, or train again.") from error
-    if summary["format"] != _FORMAT:
-        raise ValueError(f"The result in {folder} has format {summary['format']}; this version reads format {_FORMAT}.")
-    model = model if model is not None else _rebuilt(summary, folder)
+    if summary.get("format") != _FORMAT:
+        raise ValueError(f"The result in {folder} has format {summary.get('format')}; this version reads format {_FORMAT}.")
+    if model is None:
+        saved = next(tensor for name, tensor in tensors.items() if name.startswith("model:"))
+        model = _rebuilt(summary, folder).to(saved.dtype)
     likelihood = _likelihood(summary["likelihood"])
     prior = _PRIORS[summary["prior"]](model)
     for part, module in (("model", model), ("prior", prior), ("likelihood", likelihood)):
@@ -164,7 +172,7 @@ def _rebuilt(summary: dict[str, Any], folder: Path) -> nn.Module:
 
 
 def _likelihood(saved: dict[str, Any]) -> Likelihood:
-    return Gaussian(outputs=saved["outputs"]) if saved["kind"] == Gaussian.__name__ else _LIKELIHOODS[saved["kind"]]()
+    return _LIKELIHOODS[saved["kind"]](**saved["settings"])
 
 
 def _record(saved: dict[str, Any]) -> Record:

@@ -6,7 +6,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from symbayes.curvature.diagonal import Diagonal
+from symbayes.curvature.ggn import Ggn
+from symbayes.curvature.kernel import Kernel
 from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
 from symbayes.likelihoods import Categorical
 from tests.oracles import dense_ggn, softmax_hessian
@@ -181,6 +184,80 @@ def test_a_layer_that_torch_cannot_differentiate_datum_by_datum_is_refused_by_na
 
     with pytest.raises(RuntimeError, match=r"Parameters \['scale'\] are trainable.*Freeze them"):
         run(Branching(), torch.randn(2, 3))
+
+
+class Positions(nn.Module):
+    """Adds a table of positions that is looked up once for all data."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head((x + self.table(torch.arange(4)[None])).mean(1))
+
+
+class Folded(nn.Module):
+    """Folds positions into the data."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head(self.inner(x.flatten(0, 1)).tanh().unflatten(0, x.shape[:2]).mean(1))
+
+
+@pytest.mark.parametrize(("model", "name"), [(Positions, "table"), (Folded, "inner")])
+def test_maps_whose_first_axis_is_not_the_data_are_refused_by_name(model, name):
+    with pytest.raises(RuntimeError, match=f"Module '{name}' must get the data along its first axis"):
+        run(model(), torch.randn(5, 4, 3))
+
+
+def test_modules_are_left_in_the_mode_they_were_in():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    model[1].eval()
+    data = TensorSource(torch.randn(4, 3), torch.zeros(4, dtype=torch.long), CPU)
+    for rule in (Kfac(), Ggn(), Kernel(4), Lanczos(1, 2)):
+        rule.curvature(model, data, Categorical())
+        assert [module.training for module in model.modules()] == [True, True, False, True]
+
+
+def test_attention_is_captured_with_masks_by_position_and_left_alone_when_frozen():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
+            self.inner.eval()
+
+        def forward(self, x):
+            return self.head(self.inner(x, x, x, torch.zeros(len(x), 3, dtype=torch.bool))[0].mean(1))
+
+    model = Masked()
+    inputs = torch.randn(5, 3, 4)
+    assert "inner.in_proj_weight" in run(model, inputs).blocks
+    data = TensorSource(inputs, torch.zeros(5, dtype=torch.long), CPU)
+    precisions = {name: torch.tensor(1.0) for name, _ in model.named_parameters()}
+    full = Ggn().curvature(model, data, Categorical()).log_det(precisions)
+    sampled = Lanczos(30, 40).curvature(model, data, Categorical(), generator=torch.Generator().manual_seed(0))
+    assert_close(sampled.log_det(precisions), full, rtol=0.2, atol=0)
+    model.inner.requires_grad_(False)
+    assert set(run(model, inputs).blocks) == {"head.weight", "head.bias"}
+
+
+def test_an_embedding_of_single_ids_is_captured():
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3)).double()
+    ids = torch.tensor([0, 3, 3])
+    wanted = dense_ggn(model, ids, softmax_hessian)
+    data = TensorSource(ids, torch.zeros(3, dtype=torch.long), CPU)
+    for name, block in Diagonal().curvature(model, data, Categorical()).blocks.items():
+        assert_close(block.diagonal, wanted[name, name].diagonal())
+
+
+def test_settings_that_name_nothing_are_refused():
+    data = TensorSource(torch.randn(2, 3), torch.zeros(2, dtype=torch.long), CPU)
+    with pytest.raises(ValueError, match=r"'nope\.\*' matches none of weight"):
+        Kfac(diagonal=("nope.*",)).curvature(nn.Linear(3, 2), data, Categorical())
 
 
 def test_cross_attention_is_refused_by_name():

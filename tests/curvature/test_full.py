@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
 
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Kernel
 from symbayes.curvature.lanczos import Lanczos, ggn_product, tridiagonalise
-from symbayes.data.source import TensorSource
+from symbayes.data.source import LoaderSource, TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.likelihoods import Categorical, Gaussian
 from symbayes.priors import TensorwisePrior
@@ -38,6 +39,17 @@ def test_function_space_with_all_data_is_the_full_ggn(problem):
     kernel = Kernel(subset=20).curvature(model, data, Categorical())
     assert_close(kernel.log_det(precisions), full.log_det(precisions))
     assert_close(kernel.effective(precisions), full.effective(precisions))
+
+
+def test_function_space_does_not_depend_on_the_batches_of_a_loader(problem):
+    model, data, precisions = problem
+    loader = LoaderSource(DataLoader(TensorDataset(data.inputs, data.targets), 8), torch.device("cpu"))
+    for size, subsets in ((20, 1), (7, None)):
+        found = Kernel(size, subsets).curvature(model, loader, Categorical())
+        assert sum(len(gram.row_scale) for gram in found.grams) == 40
+        assert len(found.grams) == -(-20 // size)
+    full = Ggn().curvature(model, data, Categorical())
+    assert_close(Kernel(20).curvature(model, loader, Categorical()).log_det(precisions), full.log_det(precisions))
 
 
 def test_function_space_on_subsets_charges_more_and_less_so_for_larger_ones(problem):

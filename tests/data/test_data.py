@@ -48,6 +48,27 @@ def test_shuffling_follows_the_generator_and_loses_nothing(data):
     assert_close(order(1).sort().values, PAIR[1])
 
 
+def test_a_subclass_of_tensor_dataset_keeps_its_transformation():
+    class Doubled(TensorDataset):
+        def __getitem__(self, index):
+            inputs, targets = super().__getitem__(index)
+            return 2 * inputs, targets
+
+    inputs, _ = next(as_source(Doubled(*PAIR), CPU).batches(10))
+    assert_close(inputs, 2 * PAIR[0])
+
+
+def test_no_shuffled_batch_of_tensors_is_a_single_datum():
+    sizes = [len(x) for x, _ in as_source(PAIR, CPU).batches(3, generator=torch.Generator().manual_seed(0))]
+    assert sizes == [3, 3, 4]
+
+
+def test_a_user_s_loader_is_left_as_it_was():
+    loader = DataLoader(Squares(), 4, shuffle=True)
+    list(as_source(loader, CPU).batches(4, generator=torch.Generator()))
+    assert loader.sampler.generator is None
+
+
 @pytest.mark.parametrize(
     ("data", "kind", "message"),
     [

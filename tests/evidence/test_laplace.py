@@ -146,6 +146,28 @@ def test_groups_of_each_prior_structure():
     assert len(TensorwisePrior(model).groups) == 8
 
 
+def test_effective_parameters_are_known_by_path(generator):
+    paths = {"conv": ConvPath(1, 2, (3, 3)), "factored": FactoredPath((1, 3, 3), (2, 3, 3))}
+    model = nn.Sequential(RelaxedLayer(paths), nn.Flatten(), nn.Linear(18, 3)).double()
+    data = torch.randn(12, 1, 3, 3, generator=generator, dtype=torch.float64), torch.arange(12) % 3
+    evidence = laplace_evidence(model, data, Categorical(), ScalarPrior(model))
+    assert set(evidence.effective_by_path) == {("0", "conv"), ("0", "factored"), ("2", "Linear")}
+    assert_close(
+        evidence.effective_by_path["0", "conv"], sum(evidence.effective[f"0.paths.conv.{t}"] for t in ("weight", "bias"))
+    )
+
+
+def test_float32_terms_do_not_lose_what_cancels():
+    model = nn.Linear(2000, 1000, bias=False)
+    data = torch.zeros(1, 2000), torch.zeros(1, 1000)
+    with torch.no_grad():
+        model.weight.zero_()
+    likelihood = Gaussian(1.0)
+    for delta in (1.0, 1e6):
+        found = laplace_evidence(model, data, likelihood, ScalarPrior(model, delta), rule=Diagonal()).total.detach()
+        assert_close(found, likelihood.log_prob(data[1], data[1]).sum().detach().double(), rtol=0, atol=0.5)
+
+
 def test_terms_add_up_and_name_their_estimator(generator):
     model = nn.Linear(4, 3).double()
     data = torch.randn(20, 4, generator=generator, dtype=torch.float64), torch.arange(20) % 3

@@ -81,6 +81,7 @@ def test_tensors_know_their_layer_path_and_symmetry():
         (lambda: ConvPath(1, 2, (3,) * 4), "kernel_size must have 1, 2 or 3 entries"),
         (lambda: ConvPath(3, 4, groups=2), "groups must divide the channels, got 3 -> 4 in 2 groups"),
         (lambda: RelaxedLayer({}), "needs at least one path"),
+        (lambda: RelaxedLayer({"a": ConvPath(1, 2, stride=2)}), "must be that of its paths, got 1; 'a' has 2"),
         (
             lambda: ConvPath(2, 2)(torch.zeros(1, 3, 4, 4)),
             r"ConvPath expects inputs \[n, 2, and 2 grid axes\], got \(1, 3, 4, 4\)",

@@ -19,6 +19,14 @@ def test_the_centre_moves_with_the_content(generator):
         assert_close(moved, (start + torch.tensor(shift)) % torch.tensor([6, 8]))
 
 
+def test_the_centre_of_symmetric_content_moves_with_it_too():
+    square = torch.zeros(1, 1, 16, 16)
+    square[..., :2, :2] = 1
+    start = centre(square)
+    for shift in Translation().elements((16, 16)):
+        assert_close(centre(square.roll(shift, (2, 3))), (start + torch.tensor(shift)) % 16)
+
+
 def test_aligned_data_differ_by_whole_strides_however_the_input_was_moved(generator):
     features = torch.randn(5, 1, 8, 8, generator=generator, dtype=torch.float64)
     start = align(features, centre(features), 2)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 import symbayes as sb
 from symbayes.data.source import as_source
@@ -107,6 +107,40 @@ def test_regression_learns_its_noise():
     assert result.evidence.noise[0] == pytest.approx(0.2, rel=0.2)
 
 
+@pytest.mark.parametrize("keep_best", [True, False])
+@pytest.mark.parametrize("rule", [sb.Kfac(), sb.Ggn(), sb.Lanczos(2, 20)], ids=str)
+def test_the_evidence_of_a_learned_noise_is_that_of_the_noise_kept(rule, keep_best):
+    inputs = blobs()[0]
+    objective = sb.Laplace(rule, damping=1.0, frequency=3, keep_best=keep_best)
+    with torch.random.fork_rng():
+        torch.random.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    result = sb.fit(model, (inputs, inputs[:, :1] * 3), likelihood=sb.Gaussian(), objective=objective, **QUICK)
+    again = sb.laplace_evidence(
+        result.model,
+        (inputs, inputs[:, :1] * 3),
+        result.likelihood,
+        result.prior,
+        rule=sb.Ggn() if "Lanczos" in str(rule) else rule,
+    )
+    tolerance = 0.2 if "Lanczos" in str(rule) else 1e-3
+    assert result.log_evidence == pytest.approx(float(again.total.detach()), rel=tolerance)
+    assert result.evidence.noise == pytest.approx(result.likelihood.noise().tolist())
+
+
+def test_a_loader_over_a_part_of_the_data_is_of_that_size():
+    inputs, targets = blobs()
+    part = DataLoader(TensorDataset(inputs, targets), 20, sampler=SubsetRandomSampler(range(30)))
+    result = sb.fit(network(), part, **QUICK)
+    assert result.num_data == 30
+    assert result.evaluate(part) == pytest.approx(result.evaluate((inputs[:30], targets[:30])))
+
+
+def test_integer_labels_of_any_width_are_taken():
+    inputs, targets = blobs()
+    assert sb.fit(network(), (inputs, targets.int()), **QUICK).log_evidence == sb.fit(network(), blobs(), **QUICK).log_evidence
+
+
 def test_a_result_survives_saving(tmp_path):
     task = sb.load("placed-digits")
     part = (task.train[0][:60], task.train[1][:60])
@@ -196,6 +230,35 @@ def test_models_that_cannot_be_trained_are_refused_before_training():
         sb.fit(nn.Conv1d(2, 3, 1), (torch.zeros(4, 2, 5), torch.zeros(4).long()), **QUICK)
 
 
+def test_priors_and_types_that_do_not_fit_are_refused_before_training():
+    model = network()
+    prior = sb.TensorwisePrior(model)
+    for layer in (model[0], model[2]):
+        layer.bias.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"same trainable tensors; unmatched=\['0.bias', '2.bias'\]"):
+        sb.fit(model, blobs(), prior=prior, **QUICK)
+    with pytest.raises(ValueError, match=r"must be of one type, got torch.float64 and torch.float32. Convert one"):
+        sb.fit(network(), (blobs()[0].double(), blobs()[1]), **QUICK)
+
+
+def test_a_sampler_that_draws_another_number_than_it_says_is_refused():
+    class Short(DataLoader):
+        def __iter__(self):
+            return iter(list(super().__iter__())[:-1])
+
+    with pytest.raises(ValueError, match="as many data as they say, 60, in every pass; got 40"):
+        sb.fit(network(), Short(TensorDataset(*blobs()), 20), **QUICK)
+
+
+def test_kinds_that_could_not_be_loaded_are_not_saved(tmp_path):
+    class Own(sb.ScalarPrior):
+        pass
+
+    model = network()
+    with pytest.raises(ValueError, match=r"among ScalarPrior, .* got Own"):
+        sb.fit(model, blobs(), prior=Own(model), **QUICK).save(tmp_path)
+
+
 def test_a_loss_that_stops_being_a_number_is_said():
     class Diverging(nn.Module):
         def __init__(self):
@@ -218,6 +281,9 @@ def test_a_loss_that_stops_being_a_number_is_said():
         (lambda: sb.Laplace(frequency=0), "frequency and hyper_steps must be at least 1"),
         (lambda: sb.Schedule(epochs=0), "epochs and batch_size must be at least 1"),
         (lambda: sb.Gaussian(0.0), "noise must be positive, got 0.0"),
+        (lambda: sb.MonteCarloFisher(0), "samples must be at least 1, got 0"),
+        (lambda: sb.Lanczos(0), "at least one probe and one step, got 0 and 60"),
+        (lambda: sb.Kernel(0), "at least one subset of at least one datum, got 1 of 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(build, message):

@@ -10,7 +10,8 @@ from symbayes.data.source import TensorSource
 from symbayes.evidence.laplace import evidence_at
 from symbayes.likelihoods import Categorical, Gaussian
 from symbayes.priors import LOG_PRECISION_RANGE, PathwisePrior, TensorwisePrior
-from symbayes.training.hyper import squared_residuals, update_noise, update_precisions
+from symbayes.training.hyper import update_noise, update_precisions
+from symbayes.training.problem import Problem
 
 
 def test_it_converges_to_a_stationary_point_of_the_evidence(generator):
@@ -53,9 +54,9 @@ def test_the_noise_of_linear_regression_is_found(generator):
     data = TensorSource(features, targets, torch.device("cpu"))
     for outputs in (None, 2):
         likelihood, prior = Gaussian(1.0, outputs).double(), TensorwisePrior(model, 1e-3)
+        problem = Problem(model, data, likelihood, prior)
         for _ in range(50):
-            curvature = Kfac().curvature(model, data, likelihood)
-            update_noise(curvature, prior, likelihood, squared_residuals(model, data, likelihood, 100), 400, 0.5)
+            assert update_noise(Kfac().curvature(model, data, likelihood), problem, 100, 0.5)
         wanted = noise if outputs else noise.square().mean().sqrt()[None]
         assert_close(likelihood.noise().detach(), wanted, rtol=0.1, atol=0)
         evidence = evidence_at(Kfac().curvature(model, data, likelihood), model, prior, 400)
