@@ -26,7 +26,7 @@ def share_of_dense(targets_at):
         paths = {"conv": sb.ConvPath(1, 4), "dense": sb.DensePath((1, 8, 8), (4, 8, 8), scale=0.1)}
         model = nn.Sequential(sb.RelaxedLayer(paths), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 2))
     data, test = bars(0), bars(1)
-    objective = sb.Laplace(sb.Kfac(), burn_in=0.3)
+    objective = sb.Laplace(sb.Kfac(), burn_in=0.3, cool_down=0.2, frequency=1)
     result = sb.fit(model, (data[0], data[targets_at]), objective=objective, schedule=sb.Schedule(60, 50, 0.01), progress=False)
     rows = {row.path: row for row in result.symmetries.rows if row.layer == "0"}
     return rows["dense"], result.evaluate((test[0], test[targets_at]))["accuracy"]

@@ -29,29 +29,38 @@ class Map(Objective):
 class Laplace(Objective):
     """The evidence: weights by gradient under the prior, precisions and noise by MacKay's fixed point.
 
-    The states of a run are ranked by `rule`; with one that samples, the evidence of the best is the best of noisy estimates,
-    unless `final_rule` estimates it anew.
-
     Args:
         rule: As in `Objective`.
         final_rule: As in `Objective`.
         burn_in: Share of the epochs before the first hyper-step.
+        cool_down: Share of the epochs, at the end, in which precisions and noise are held and the weights come to rest.
         frequency: Epochs from one hyper-step to the next.
         damping: Share of the way to the fixed point, in log δ, that each update goes.
         hyper_steps: Updates for one estimate of the curvature.
-        keep_best: Whether the weights and precisions of highest evidence are restored at the end.
+        keep_best: Whether the weights and precisions of highest evidence are restored at the end, rather than those of the
+            last epoch. Weights that are still moving are at no mode, and their evidence is not to be trusted; so not usually.
     """
 
     burn_in: float = 0.1
+    cool_down: float = 0.5
     frequency: int = 2
     damping: float = 0.3
     hyper_steps: int = 1
-    keep_best: bool = True
+    keep_best: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.burn_in < 1:
-            raise ValueError(f"burn_in must be a share of the epochs, at least 0 and below 1; got {self.burn_in}.")
+        if not (0 <= self.burn_in < 1 and 0 <= self.cool_down < 1 and self.burn_in + self.cool_down < 1):
+            raise ValueError(
+                "burn_in and cool_down must be shares of the epochs, at least 0 and together below 1; "
+                f"got {self.burn_in} and {self.cool_down}."
+            )
         if not 0 < self.damping <= 1:
             raise ValueError(f"damping must lie above 0 and be at most 1 (undamped); got {self.damping}.")
         if self.frequency < 1 or self.hyper_steps < 1:
             raise ValueError(f"frequency and hyper_steps must be at least 1; got {self.frequency} and {self.hyper_steps}.")
+
+    def moves_at(self, epoch: int, epochs: int) -> bool:
+        """Whether a hyper-step follows an epoch, counted from 1."""
+        first = max(1, round(self.burn_in * epochs))
+        last = max(first, epochs - round(self.cool_down * epochs))
+        return first <= epoch <= last and (epoch - first) % self.frequency == 0

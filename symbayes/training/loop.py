@@ -48,15 +48,14 @@ def train(problem: Problem, objective: Objective, schedule: Schedule, *, generat
     """
     optimiser = ProximalAdam([p for p in problem.model.parameters() if p.requires_grad])
     best = _Best(problem)
-    first = max(1, round(objective.burn_in * schedule.epochs)) if isinstance(objective, Laplace) else schedule.epochs
-    frequency = objective.frequency if isinstance(objective, Laplace) else schedule.epochs
     started = time.perf_counter()
     for epoch in range(1, schedule.epochs + 1):
         rate = schedule.learning_rate * (1 + cos(pi * (epoch - 1) / schedule.epochs)) / 2
         loss = _epoch(problem, optimiser, rate, schedule.batch_size, generator)
         evidence: Evidence | None = None
-        if epoch == schedule.epochs or (epoch >= first and (epoch - first) % frequency == 0):
-            evidence = hyper_step(problem, objective, schedule.batch_size, generator)
+        moves = isinstance(objective, Laplace) and objective.moves_at(epoch, schedule.epochs)
+        if moves or epoch == schedule.epochs:
+            evidence = hyper_step(problem, objective, moves, schedule.batch_size, generator)
             best.offer(evidence)
         if epoch == schedule.epochs:
             evidence = _final(problem, objective, best, generator)
@@ -74,10 +73,10 @@ def _final(problem: Problem, objective: Objective, best: "_Best", generator: Gen
         return evidence_at(curvature, problem.model, problem.prior, problem.data.size)
 
 
-def hyper_step(problem: Problem, objective: Objective, batch_size: int, generator: Generator) -> Evidence:
-    """The curvature at the weights as they are, precisions and noise moved under it, and the evidence after that."""
+def hyper_step(problem: Problem, objective: Objective, moves: bool, batch_size: int, generator: Generator) -> Evidence:
+    """The curvature at the weights as they are, precisions and noise moved under it if so, and the evidence after that."""
     curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
-    if isinstance(objective, Laplace):
+    if moves and isinstance(objective, Laplace):
         for _ in range(objective.hyper_steps):
             update_precisions(curvature, problem.model, problem.prior, objective.damping)
         if update_noise(curvature, problem, batch_size, objective.damping):

@@ -61,12 +61,21 @@ def test_map_keeps_the_prior_and_still_reports_the_evidence():
 
 
 def test_the_state_of_highest_evidence_is_kept():
-    objective = sb.Laplace(sb.Kfac(), burn_in=0.0, frequency=1)
+    objective = sb.Laplace(sb.Kfac(), burn_in=0.0, cool_down=0.0, frequency=1, keep_best=True)
     result = sb.fit(network(), blobs(), objective=objective, **QUICK)
     seen = [record.evidence.total for record in result.history if record.evidence]
     assert result.log_evidence == max(seen)
     again = sb.laplace_evidence(result.model, blobs(), result.likelihood, result.prior, rule=sb.Kfac())
     assert result.log_evidence == pytest.approx(float(again.total.detach()), rel=1e-4)
+
+
+def test_precisions_move_after_burn_in_and_rest_in_the_cool_down():
+    objective = sb.Laplace(sb.Kfac(), burn_in=0.25, cool_down=0.5, frequency=1)
+    result = sb.fit(network(), blobs(), objective=objective, **QUICK)
+    records = result.history
+    assert [record.epoch for record in records if record.evidence] == [3, 4, 5, 6, 12]
+    assert records[11].evidence.precision == records[5].evidence.precision
+    assert records[5].evidence.precision != records[4].evidence.precision
 
 
 def test_the_final_rule_reports_the_evidence_of_what_is_kept():
@@ -276,7 +285,7 @@ def test_a_loss_that_stops_being_a_number_is_said():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: sb.Laplace(burn_in=1.0), "burn_in must be a share of the epochs"),
+        (lambda: sb.Laplace(burn_in=1.0), "burn_in and cool_down must be shares of the epochs"),
         (lambda: sb.Laplace(damping=0.0), "damping must lie above 0"),
         (lambda: sb.Laplace(frequency=0), "frequency and hyper_steps must be at least 1"),
         (lambda: sb.Schedule(epochs=0), "epochs and batch_size must be at least 1"),
