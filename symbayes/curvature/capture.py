@@ -5,10 +5,10 @@ gradients, which is what makes this several times cheaper than a gradient for ea
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -91,22 +91,20 @@ class Capture:
         self.outputs: dict[str, Tensor] = {}
         self._recording = self._copying = False
         self._size = 0
-        self._undo: list[Any] = []
+        self._undo = ExitStack()
 
     def __enter__(self) -> "Capture":
-        mode = evaluating(self.model)
-        mode.__enter__()
-        self._undo.append(partial(mode.__exit__, None, None, None))
+        self._undo.enter_context(evaluating(self.model))
         for name, module in self.model.named_modules():
             if isinstance(module, nn.MultiheadAttention) and self._shows(name):
                 module.forward = attention_forward(module, partial(self._show, name), name)  # type: ignore[method-assign]
-                self._undo.append(partial(module.__dict__.pop, "forward"))
+                self._undo.callback(module.__dict__.pop, "forward")
             elif name in self.sites.maps:
                 form = self.sites.maps[name].form
                 if isinstance(form, ConvRows) and form.module.padding_mode == "circular":
                     module.forward = form.forward
-                    self._undo.append(partial(module.__dict__.pop, "forward"))
-                self._undo.append(module.register_forward_hook(partial(self._hook, name)).remove)
+                    self._undo.callback(module.__dict__.pop, "forward")
+                self._undo.callback(module.register_forward_hook(partial(self._hook, name)).remove)
         return self
 
     def _shows(self, name: str) -> bool:
@@ -114,8 +112,7 @@ class Capture:
         return any((f"{name}.{part}" if name else part) in self.sites.maps for part, _, _ in ATTENTION_MAPS)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for undo in self._undo:
-            undo()
+        self._undo.close()
         self.inputs, self.outputs = {}, {}
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "n c"]:

@@ -65,4 +65,5 @@ def fit(
             if record.evidence:
                 evidence = f", log evidence {record.evidence.total / problem.data.size:.3f} per datum"
             bar.update(task, advance=1, description=f"loss {record.loss:.4f}{evidence}")
+    model.eval()
     return Result(model, likelihood, prior, tuple(history), problem.data.size)

@@ -54,10 +54,11 @@ def train(problem: Problem, objective: Objective, schedule: Schedule, *, generat
         loss = _epoch(problem, optimiser, rate, schedule.batch_size, generator)
         evidence: Evidence | None = None
         moves = isinstance(objective, Laplace) and objective.moves_at(epoch, schedule.epochs)
-        if moves or epoch == schedule.epochs:
+        last = epoch == schedule.epochs
+        if moves or last:
             evidence = hyper_step(problem, objective, moves, schedule.batch_size, generator)
             best.offer(evidence)
-        if epoch == schedule.epochs:
+        if last:
             evidence = _final(problem, objective, best, generator)
         seconds = time.perf_counter() - started
         yield Record(epoch, schedule.epochs, seconds, rate, loss, _describe(problem, evidence) if evidence else None)
