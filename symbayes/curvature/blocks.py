@@ -51,9 +51,6 @@ class Factor:
 class Block(ABC):
     """The curvature of one weight tensor."""
 
-    #: One word for tables.
-    kind: str
-
     @cached_property
     @abstractmethod
     def eigenvalues(self) -> Float[Tensor, " p"]:
@@ -83,7 +80,6 @@ class KroneckerBlock(Block):
     A: Factor
     #: From the row form to the order of the tensor.
     transposed: bool = False
-    kind = "Kronecker"
 
     @cached_property
     def eigenvalues(self) -> Float[Tensor, " p"]:
@@ -106,7 +102,6 @@ class DenseBlock(Block):
     """H as it is; for biases, and for tensors small enough."""
 
     H: Factor
-    kind = "dense"
 
     @cached_property
     def eigenvalues(self) -> Float[Tensor, " p"]:
@@ -124,7 +119,6 @@ class DiagonalBlock(Block):
     """Only the diagonal of H."""
 
     diagonal: Float[Tensor, " p"]
-    kind = "diagonal"
 
     @cached_property
     def eigenvalues(self) -> Float[Tensor, " p"]:
@@ -140,7 +134,6 @@ class EigenBlock(Block):
 
     values: Float[Tensor, "block d_out d_in"]
     basis: KroneckerBlock
-    kind = "Kronecker, eigenvalues corrected"
 
     @cached_property
     def eigenvalues(self) -> Float[Tensor, " p"]:
