@@ -1,13 +1,12 @@
 """F-FC: a fully connected map factored over space, one outer product for each pair of channels (ELLA, eq. 5)."""
 
 from math import prod, sqrt
-from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.layers.path import Path
+from symbayes.layers.path import LinearMap, Path
 
 
 class BlockPath(Path):
@@ -70,7 +69,7 @@ def _added(bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(left, right) if bias is None else torch.baddbmm(bias, left, right)
 
 
-class FactoredPath(nn.Module):
+class FactoredPath(LinearMap):
     """y(c', s') = Σ_c θ₁(c', c, s') Σ_s θ₂(c', c, s) x(c, s): two paths, each a batched matrix product.
 
     `gather` holds θ₂, a block for each input channel; `scatter` holds θ₁, a block for each output channel. The scale
@@ -112,6 +111,3 @@ class FactoredPath(nn.Module):
         """The same map as one matrix on flattened features; for tests and pictures, it can be huge."""
         weight = torch.einsum("dtc,cds->dtcs", self.scatter.weight, self.gather.weight)
         return weight.flatten(2).flatten(0, 1)
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        return cast(Tensor, super().__call__(inputs))

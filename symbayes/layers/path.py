@@ -45,8 +45,37 @@ class RowForm(ABC):
         return rows.flatten(-2)
 
 
-class Path(nn.Module, RowForm):
-    """A linear map whose weights are shared as its rows say; layers are sums of paths."""
+class LinearMap(nn.Module):
+    """A linear map that may have a symmetry: a `Path`, or a product of paths; layers are sums of them."""
+
+    @property
+    def group(self) -> Group | None:
+        """The symmetry that this map has whatever its weights are; None when it has none."""
+        return None
+
+    def act_on_inputs(self, element: tuple[int, ...], inputs: Tensor) -> Tensor:
+        """An element of the group, as it acts on what the map sees.
+
+        Raises:
+            ValueError: If the map has no group.
+        """
+        return self._symmetry().act(element, inputs)
+
+    def act_on_outputs(self, element: tuple[int, ...], outputs: Tensor) -> Tensor:
+        """An element of the group, as it acts on what the map gives: map(g x) = g map(x)."""
+        return self._symmetry().act(element, outputs)
+
+    def _symmetry(self) -> Group:
+        if self.group is None:
+            raise ValueError(f"{type(self).__name__} has no symmetry, so nothing acts on its inputs and outputs.")
+        return self.group
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return cast(Tensor, super().__call__(inputs))
+
+
+class Path(LinearMap, RowForm):
+    """A linear map whose weights are shared as its rows say."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None
@@ -62,11 +91,3 @@ class Path(nn.Module, RowForm):
     @abstractmethod
     def bias_rows(self) -> Float[Tensor, "block d_out"] | None:
         """The bias of every block, or None."""
-
-    @property
-    def group(self) -> Group | None:
-        """The symmetry that this map has whatever its weights are; None when it has none."""
-        return None
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        return cast(Tensor, super().__call__(inputs))

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from symbayes.layers.conv import ConvPath
-from symbayes.layers.path import Path
+from symbayes.layers.path import LinearMap
 from symbayes.layers.subsample import align, centre
 
 
@@ -35,7 +35,7 @@ class RelaxedLayer(nn.Module):
                 )
         self.paths = nn.ModuleDict(paths)
         self.stride, self.equivariant_stride = stride, equivariant_stride and stride > 1
-        self._symmetric = {name for name, path in paths.items() if isinstance(path, Path) and path.group is not None}
+        self._symmetric = {name for name, path in paths.items() if isinstance(path, LinearMap) and path.group is not None}
 
     def forward(self, inputs: Tensor, cell: Int[Tensor, "n d"] | None = None) -> Tensor:
         """The sum of all paths.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from symbayes.layers.path import Path
+from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
 
 
@@ -37,12 +37,13 @@ def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
             continue
         owner_name, _, attribute = name.rpartition(".")
         owner = modules[owner_name]
-        layer, path = owner_name, type(owner).__name__
+        layer, path, outermost = owner_name, type(owner).__name__, owner
         for candidate in relaxed:
             prefix = f"{candidate}.paths." if candidate else "paths."
             if name.startswith(prefix):
                 layer, path = candidate, name.removeprefix(prefix).split(".")[0]
-        group = owner.group if isinstance(owner, Path) else None
+                outermost = modules[f"{prefix}{path}"]
+        group = outermost.group if isinstance(outermost, LinearMap) else None
         found[name] = WeightTensor(
             name, layer, path, group.name if group else None, parameter.numel(), attribute.endswith("bias")
         )

@@ -68,7 +68,7 @@ def test_a_path_with_a_group_is_equivariant_under_all_of_it():
         if out_grid != grid:  # an even kernel that changes the size of the map
             continue
         for element in path.group.elements(grid):
-            assert_close(path(path.group.act(element, features)), path.group.act(element, path(features)))
+            assert_close(path(path.act_on_inputs(element, features)), path.act_on_outputs(element, path(features)))
 
 
 def test_no_path_is_missing():
