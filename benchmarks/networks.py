@@ -33,7 +33,7 @@ class Network:
 
 def allconv_paths() -> nn.Module:
     """The paper's CONV network of our own paths, subsampled equivariantly."""
-    return build_allconv((3, 32, 32), 10, ("conv",), 10, torch.Generator().manual_seed(0))
+    return build_allconv((3, 32, 32), 10, ("conv",), 10, generator=torch.Generator().manual_seed(0))
 
 
 def allconv_plain() -> nn.Sequential:

@@ -3,15 +3,20 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from math import ceil, log2, sqrt
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
 from symbayes.data.task import Task
+from symbayes.groups.space import SpaceGroup, cube, flips, p4, p4m
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
+from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.subsample import centre, divides
 
@@ -23,31 +28,90 @@ _STRIDE_ORDER = (7, 5, 3, 1, 6, 4, 2, 0)
 
 Shape = tuple[int, ...]
 
-
-def _conv(inputs: Shape, outputs: Shape, stride: int, scale: float, generator: Generator | None) -> nn.Module:
-    kernel = (3,) * (len(inputs) - 1)
-    return ConvPath(inputs[0], outputs[0], kernel, stride=stride, scale=scale, generator=generator)
-
-
-def _dense(inputs: Shape, outputs: Shape, stride: int, scale: float, generator: Generator | None) -> nn.Module:
-    return DensePath(inputs, outputs, scale=scale, generator=generator)
-
-
-def _factored(inputs: Shape, outputs: Shape, stride: int, scale: float, generator: Generator | None) -> nn.Module:
-    return FactoredPath(inputs, outputs, scale=scale, generator=generator)
-
-
-#: How to build a path of a block, by name.
-PATHS: dict[str, Callable[[Shape, Shape, int, float, Generator | None], nn.Module]] = {
-    "dense": _dense,
-    "factored": _factored,
-    "conv": _conv,
+#: Initial standard deviation of the output of a path that breaks a symmetry, relative to one that keeps it.
+RELAXATION = 0.03
+#: Groups of the paths that have one, by name.
+GROUPS: dict[str, Callable[[], SpaceGroup]] = {
+    "p4": p4,
+    "p4m": p4m,
+    "flips": flips,
+    "flips1d": partial(flips, 1),
+    "cube": cube,
 }
 
 
-_SYMMETRIC = {"conv"}
-#: Initial standard deviation of the output of a path that breaks a symmetry, relative to one that keeps it.
-RELAXATION = 0.03
+@dataclass(frozen=True)
+class Slot:
+    """Where a path goes: a block of a network, and how it starts there."""
+
+    in_shape: Shape
+    out_shape: Shape
+    stride: int
+    scale: float
+    generator: Generator | None
+    #: Of the network's features, which then have a channel for every turn; None when they are plain maps.
+    group: SpaceGroup | None
+    #: Whether the block is the first, which sees plain maps.
+    first: bool
+
+
+def _conv(slot: Slot) -> nn.Module:
+    kernel = (3,) * (len(slot.in_shape) - 1)
+    channels = slot.in_shape[0], slot.out_shape[0]
+    return ConvPath(*channels, kernel, stride=slot.stride, scale=slot.scale, generator=slot.generator)
+
+
+def _dense(slot: Slot) -> nn.Module:
+    return DensePath(slot.in_shape, slot.out_shape, scale=slot.scale, generator=slot.generator)
+
+
+def _factored(slot: Slot) -> nn.Module:
+    return FactoredPath(slot.in_shape, slot.out_shape, scale=slot.scale, generator=slot.generator)
+
+
+def _gconv(slot: Slot, mixing: str = "full") -> nn.Module:
+    return GroupConvPath(
+        *_fields(slot), _group(slot), lifting=slot.first, mixing=mixing, stride=slot.stride, scale=slot.scale,
+        generator=slot.generator,
+    )  # fmt: skip
+
+
+def _separable(slot: Slot, depthwise: bool = False) -> nn.Module:
+    return SeparableGroupPath(
+        *_fields(slot), _group(slot), lifting=slot.first, depthwise=depthwise, stride=slot.stride, scale=slot.scale,
+        generator=slot.generator,
+    )  # fmt: skip
+
+
+def _group(slot: Slot) -> SpaceGroup:
+    if slot.group is None:
+        raise ValueError("A group convolution needs the group of the features.")
+    return slot.group
+
+
+def _fields(slot: Slot) -> tuple[int, int]:
+    """Channels in and out, each with all of its turns counted as one."""
+    order = _group(slot).order
+    return slot.in_shape[0] // (1 if slot.first else order), slot.out_shape[0] // order
+
+
+@dataclass(frozen=True)
+class PathKind:
+    """How to build a path of a block, and how much symmetry it has: none, translation, or a group with more."""
+
+    build: Callable[[Slot], nn.Module]
+    symmetry: Literal[0, 1, 2]
+
+
+PATHS = {
+    "dense": PathKind(_dense, 0),
+    "factored": PathKind(_factored, 0),
+    "conv": PathKind(_conv, 1),
+    "gconv": PathKind(_gconv, 2),
+    "gconv_pointwise": PathKind(partial(_gconv, mixing="pointwise"), 2),
+    "gconv_separable": PathKind(_separable, 2),
+    "gconv_depthwise": PathKind(partial(_separable, depthwise=True), 2),
+}
 
 
 class AllConv(nn.Sequential):
@@ -76,32 +140,42 @@ def allconv(
     paths: Sequence[str] = ("factored", "conv"),
     width: int = 10,
     *,
+    group: str = "p4",
     generator: Generator | None = None,
 ) -> AllConv:
     """ELLA's network for a task: eight blocks of width a, 2a, 2a, 4a, 4a, 8a, 8a, 16a and a head of 64a units.
 
     As many blocks halve the map as it takes to end at a single position: on 32×32 those of the paper. Each block is a
     `RelaxedLayer` over the named paths. Paths that break a symmetry which another keeps start small, so that training begins
-    near the symmetric network and leaves it only where the data ask for it.
+    near the symmetric network and leaves it only where the data ask for it. With a group convolution among them, features
+    have a channel for every turn of the group, and the largest over turns goes to the head.
 
     Args:
         data: Gives the shape of inputs and the number of classes: a task, or a pair of inputs and class numbers.
-        paths: Of every block: "dense" (FC), "factored" (F-FC), "conv" (CONV), in any combination.
+        paths: Of every block: "dense" (FC), "factored" (F-FC), "conv" (CONV), "gconv" (GCONV; also "gconv_pointwise",
+            "gconv_separable" and "gconv_depthwise"), in any combination.
         width: The number a of channels of the first block.
+        group: Of group convolutions: "p4", "p4m" or "flips" on images, "flips1d" on sequences, "cube" on volumes.
         generator: For the initial weights; the global one when None.
 
     Raises:
-        ValueError: If a path is unknown, or inputs have no grid or too large a one.
+        ValueError: If a path or the group is unknown, or inputs have no grid, too large a one, or one that does not turn.
     """
     if isinstance(data, Task):
         in_shape, classes = data.in_shape, data.classes
     else:
         in_shape, classes = tuple(data[0].shape[1:]), int(data[1].max()) + 1
-    return build_allconv(in_shape, classes, paths, width, generator)
+    return build_allconv(in_shape, classes, paths, width, group=group, generator=generator)
 
 
 def build_allconv(
-    in_shape: Shape, classes: int, paths: Sequence[str], width: int, generator: Generator | None = None
+    in_shape: Shape,
+    classes: int,
+    paths: Sequence[str],
+    width: int,
+    *,
+    group: str = "p4",
+    generator: Generator | None = None,
 ) -> AllConv:
     """`allconv` for inputs of a given shape."""
     unknown = [name for name in paths if name not in PATHS]
@@ -113,38 +187,57 @@ def build_allconv(
     if halvings > len(_CHANNELS):
         limit = 2 ** len(_CHANNELS)
         raise ValueError(f"allconv takes grids of up to {limit} cells a side, got {in_shape[1:]}. Resize the inputs.")
+    turns = _turns(group, in_shape[1:]) if any(PATHS[name].symmetry == 2 for name in paths) else None
+    order = 1 if turns is None else turns.order
     strides = [2 if block in _STRIDE_ORDER[:halvings] else 1 for block in range(len(_CHANNELS))]
     scales = _scales(paths)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     shape, maps, exact = tuple(in_shape), [], True
     for index, (channels, stride) in enumerate(zip(_CHANNELS, strides, strict=True), start=1):
-        out_shape = (channels * width, *(ceil(size / stride) for size in shape[1:]))
-        built = {name: PATHS[name](shape, out_shape, stride, scales[name], generator) for name in paths}
+        out_shape = (channels * width * order, *(ceil(size / stride) for size in shape[1:]))
+        slots = {name: Slot(shape, out_shape, stride, scales[name], generator, turns, index == 1) for name in paths}
+        built = {name: PATHS[name].build(slot) for name, slot in slots.items()}
         even = divides(stride, shape[1:])
         layers[f"block{index}"] = RelaxedLayer(built, stride=stride, equivariant_stride=even)
         layers[f"relu{index}"] = nn.ReLU()
         exact = exact and even
         shape = out_shape
         maps.append("×".join(map(str, shape[1:])))
+    if turns is not None:
+        layers["pool"] = GroupPool(order)
     layers["flatten"] = nn.Flatten()
-    layers["head1"] = _linear(shape[0], 64 * width, generator)
+    layers["head1"] = _linear(shape[0] // order, 64 * width, generator)
     layers["relu9"] = nn.ReLU()
     layers["head2"] = _linear(64 * width, classes, generator)
     model = AllConv(layers)
-    model.recipe = {"in_shape": list(in_shape), "classes": classes, "paths": list(paths), "width": width}
+    model.recipe = {"in_shape": list(in_shape), "classes": classes, "paths": list(paths), "width": width, "group": group}
     parameters = sum(parameter.numel() for parameter in model.parameters())
     model.description = (
         f"all-convolutional network of {' + '.join(paths)} paths, width {width}, {parameters:,} parameters; strides "
         f"{' '.join(map(str, strides))}, maps {' '.join(maps)}"
-        + ("" if exact or "conv" not in paths else "; maps of odd size are not subsampled equivariantly")
+        + ("" if turns is None else f"; {order} turns of {turns.name}")
+        + (
+            ""
+            if exact or all(PATHS[name].symmetry == 0 for name in paths)
+            else "; maps of odd size are not subsampled equivariantly"
+        )
     )
     _log.info(model.description)
     return model
 
 
+def _turns(name: str, grid: Shape) -> SpaceGroup:
+    if name not in GROUPS:
+        raise ValueError(f"group must be one of {', '.join(GROUPS)}; got {name!r}.")
+    group = GROUPS[name]()
+    group.check_grid(grid)
+    return group
+
+
 def _scales(paths: Sequence[str]) -> dict[str, float]:
-    """Initial scale by path: those that keep a symmetry share the variance, those beside them start at RELAXATION."""
-    first = [name for name in paths if name in _SYMMETRIC] or list(paths)
+    """Initial scale by path: those with the most symmetry share the variance, those beside them start at RELAXATION."""
+    most = max(PATHS[name].symmetry for name in paths)
+    first = [name for name in paths if PATHS[name].symmetry == most]
     return {name: 1 / sqrt(len(first)) if name in first else RELAXATION for name in paths}
 
 

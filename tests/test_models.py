@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
-from symbayes.models import RELAXATION, allconv, build_allconv
+from symbayes.models import GROUPS, RELAXATION, allconv, build_allconv
 
 
 @pytest.mark.parametrize(
@@ -14,6 +15,11 @@ from symbayes.models import RELAXATION, allconv, build_allconv
         (("dense", "conv"), 133_865_010),
         (("factored",), 1_542_625),
         (("factored", "conv"), 1_771_945),
+        # The first layer sees plain maps, so its filter has no turns: 3 · 9 · 3 · 10 fewer than the paper's 1,025,380.
+        (("gconv",), 1_024_570),
+        (("gconv_pointwise",), 338_770),
+        (("gconv_separable",), 214_550),
+        (("gconv_depthwise",), 139_725),
     ],
 )
 def test_parameter_counts_are_those_of_the_paper(paths, count):
@@ -43,12 +49,34 @@ def test_odd_maps_are_said_not_to_be_subsampled_equivariantly():
 
 
 def test_paths_that_break_a_symmetry_start_small_beside_one_that_keeps_it(generator):
-    model = build_allconv((1, 16, 16), 3, ("factored", "conv"), 8, generator)
+    model = build_allconv((1, 16, 16), 3, ("factored", "conv"), 8, generator=generator)
     inputs = torch.randn(200, 1, 16, 16, generator=generator)
     paths = model[0].paths
     with torch.no_grad():
         ratio = paths["factored"](inputs).std() / paths["conv"](inputs).std()
     assert float(ratio) == pytest.approx(RELAXATION, rel=0.5)
+
+
+@pytest.mark.parametrize("path", ["gconv", "gconv_pointwise", "gconv_separable", "gconv_depthwise"])
+@pytest.mark.parametrize(
+    ("group", "shape"),
+    [("p4", (1, 16, 16)), ("p4m", (2, 8, 8)), ("flips", (1, 4, 8)), ("flips1d", (1, 16)), ("cube", (1, 4, 4, 4))],
+)
+def test_a_group_network_is_exactly_invariant(path, group, shape, generator):
+    if group == "cube" and path != "gconv_pointwise":
+        pytest.skip("24 turns are slow, and the same code")
+    model = build_allconv(shape, 3, (path,), 1, group=group, generator=generator).double()
+    inputs = torch.randn(3, *shape, generator=generator, dtype=torch.float64)
+    outputs, acting = model(inputs), GROUPS[group]()
+    for element in list(acting.elements(shape[1:]))[3::11]:
+        assert_close(model(acting.act(element, inputs)), outputs)
+
+
+def test_paths_of_two_groups_keep_what_they_share(generator):
+    model = build_allconv((1, 8, 8), 3, ("conv", "gconv"), 1, generator=generator).double()
+    inputs = torch.randn(3, 1, 8, 8, generator=generator, dtype=torch.float64)
+    assert_close(model(inputs.roll((3, 5), (2, 3))), model(inputs))
+    assert (model(inputs.rot90(1, (2, 3))) - model(inputs)).abs().max() > 1e-3
 
 
 def test_shape_and_classes_come_from_the_data():
@@ -59,11 +87,16 @@ def test_shape_and_classes_come_from_the_data():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((1, 8, 8), 3, ("convolution",), 1), r"paths must name some of dense, factored, conv; got \('convolution',\)"),
+        (
+            ((1, 8, 8), 3, ("convolution",), 1),
+            r"paths must name some of dense, factored, conv, gconv.*; got \('convolution',\)",
+        ),
+        (((1, 8, 8), 3, ("gconv",), 1, "p5"), "group must be one of p4, p4m, flips, flips1d, cube; got 'p5'"),
+        (((1, 8, 16), 3, ("gconv",), 1, "p4"), r"p4 turns axes into each other, .* got a grid \(8, 16\)"),
         (((8,), 3, ("conv",), 1), r"allconv needs inputs \[n, channels, \*grid\]"),
         (((1, 300, 300), 3, ("conv",), 1), "grids of up to 256 cells a side"),
     ],
 )
 def test_what_cannot_be_built_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        build_allconv(*arguments)
+        build_allconv(*arguments[:4], **({"group": arguments[4]} if arguments[4:] else {}))

@@ -48,6 +48,9 @@ class RowForm(ABC):
 class LinearMap(nn.Module):
     """A linear map that may have a symmetry: a `Path`, or a product of paths; layers are sums of them."""
 
+    #: Between the positions that are kept, for maps over a grid that have a symmetry.
+    stride: int = 1
+
     @property
     def group(self) -> Group | None:
         """The symmetry that this map has whatever its weights are; None when it has none."""

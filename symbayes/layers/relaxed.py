@@ -6,7 +6,6 @@ from typing import cast
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from symbayes.layers.conv import ConvPath
 from symbayes.layers.path import LinearMap
 from symbayes.layers.subsample import align, centre
 
@@ -21,21 +20,23 @@ class RelaxedLayer(nn.Module):
         paths: By name. Their outputs must have the same shape.
         stride: Of the paths that have a symmetry.
         equivariant_stride: Whether the grid of cells that a stride keeps is anchored to the content of each datum, so that
-            paths with a symmetry keep all of it (`subsample`). Paths without one see the map where it is.
+            paths with a symmetry keep all of it (`subsample`), and their sum the symmetry that they share. Paths without one
+            see the map where it is.
     """
 
     def __init__(self, paths: Mapping[str, nn.Module], *, stride: int = 1, equivariant_stride: bool = True) -> None:
         super().__init__()
         if not paths:
             raise ValueError("A RelaxedLayer needs at least one path, got none.")
-        for name, path in paths.items():
-            if isinstance(path, ConvPath) and path.stride != stride:
+        symmetric = {name: path for name, path in paths.items() if isinstance(path, LinearMap) and path.group is not None}
+        for name, path in symmetric.items():
+            if path.stride != stride:
                 raise ValueError(
                     f"The stride of a RelaxedLayer must be that of its paths, got {stride}; {name!r} has {path.stride}."
                 )
         self.paths = nn.ModuleDict(paths)
         self.stride, self.equivariant_stride = stride, equivariant_stride and stride > 1
-        self._symmetric = {name for name, path in paths.items() if isinstance(path, LinearMap) and path.group is not None}
+        self._symmetric = set(symmetric)
 
     def forward(self, inputs: Tensor, cell: Int[Tensor, "n d"] | None = None) -> Tensor:
         """The sum of all paths.

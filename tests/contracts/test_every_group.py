@@ -7,9 +7,12 @@ import torch
 from torch.testing import assert_close
 
 from symbayes.groups.group import Group
+from symbayes.groups.space import cube, flips, p4, p4m
 from symbayes.groups.translation import Translation
 
 GROUPS = [(Translation(), (3,)), (Translation(), (2, 3)), (Translation(), (2, 2, 2))]
+GROUPS += [(p4(), (2, 2)), (p4(), (3, 3)), (p4m(), (2, 2)), (flips(), (2, 3)), (flips(2, (0, 1)), (2, 3)), (flips(1), (4,))]
+GROUPS += [(cube(), (1, 1, 1))]
 
 
 @pytest.mark.parametrize(("group", "grid"), GROUPS, ids=lambda part: getattr(part, "name", part))

@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from symbayes.groups.space import cube, flips, p4, p4m
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
-from symbayes.layers.factored import BlockPath
-from symbayes.layers.path import Path
+from symbayes.layers.factored import BlockPath, FactoredPath
+from symbayes.layers.group_conv import GroupConvPath, SeparableGroupPath
+from symbayes.layers.path import LinearMap, Path
 
 CASES = {
     "dense": (lambda: DensePath((2, 3, 3), (4, 2)), (2, 3, 3)),
@@ -23,6 +25,23 @@ CASES = {
     "conv 2-d groups": (lambda: ConvPath(4, 6, (3, 1), groups=2), (4, 5, 4)),
     "conv 2-d stride": (lambda: ConvPath(2, 3, (3, 3), stride=2), (2, 5, 4)),
     "conv 3-d": (lambda: ConvPath(1, 2, (3, 3, 3), stride=2), (1, 4, 4, 2)),
+    "gconv p4": (lambda: GroupConvPath(2, 3, p4()), (8, 4, 4)),
+    "gconv p4 lifting": (lambda: GroupConvPath(2, 3, p4(), lifting=True), (2, 5, 5)),
+    "gconv p4 pointwise": (lambda: GroupConvPath(2, 3, p4(), mixing="pointwise"), (8, 4, 4)),
+    "gconv p4 stride": (lambda: GroupConvPath(2, 3, p4(), stride=2), (8, 4, 4)),
+    "gconv p4 depthwise": (lambda: GroupConvPath(2, 4, p4(), channel_groups=2), (8, 3, 3)),
+    "gconv p4 over turns": (lambda: GroupConvPath(2, 3, p4(), 1, bias=False), (8, 3, 3)),
+    "gconv p4m": (lambda: GroupConvPath(1, 2, p4m()), (8, 3, 3)),
+    "gconv flips": (lambda: GroupConvPath(2, 3, flips()), (4, 3, 5)),
+    "gconv flips 1-d": (lambda: GroupConvPath(2, 3, flips(1), 5), (4, 7)),
+    "gconv cube": (lambda: GroupConvPath(1, 1, cube(), lifting=True), (1, 3, 3, 3)),
+}
+#: Products of paths: each has its rows, together they must keep the symmetry.
+PRODUCTS = {
+    "factored": (lambda: FactoredPath((2, 3, 3), (3, 3, 3)), (2, 3, 3)),
+    "separable": (lambda: SeparableGroupPath(2, 3, p4()), (8, 4, 4)),
+    "separable lifting": (lambda: SeparableGroupPath(2, 3, p4m(), lifting=True), (2, 4, 4)),
+    "depthwise separable": (lambda: SeparableGroupPath(2, 3, p4(), depthwise=True), (8, 4, 4)),
 }
 
 
@@ -57,24 +76,29 @@ def test_rows_give_the_gradients_of_each_datum(case, generator):
             assert_close(path.bias_from_rows(rows.sum((0, 1))), wanted[1].flatten())
 
 
-def test_a_path_with_a_group_is_equivariant_under_all_of_it():
-    for build, shape in CASES.values():
+def test_a_map_with_a_group_is_equivariant_under_all_of_it():
+    for build, shape in (CASES | PRODUCTS).values():
         path = build().double()
         if path.group is None or path.stride > 1:
             continue
         features = torch.randn(2, *shape, dtype=torch.float64)
-        grid = shape[1:]
-        out_grid = tuple(path(features).shape[2:])
-        if out_grid != grid:  # an even kernel that changes the size of the map
+        outputs = path(features)
+        if outputs.shape[2:] != features.shape[2:]:  # an even kernel that changes the size of the map
             continue
-        for element in path.group.elements(grid):
-            assert_close(path(path.act_on_inputs(element, features)), path.act_on_outputs(element, path(features)))
+        for element in path.group.elements(shape[1:]):
+            assert_close(path(path.act_on_inputs(element, features)), path.act_on_outputs(element, outputs))
 
 
-def test_no_path_is_missing():
+def test_a_map_without_a_group_says_so():
+    with pytest.raises(ValueError, match="DensePath has no symmetry"):
+        DensePath((2,), (2,)).act_on_inputs((0,), torch.zeros(1, 2))
+
+
+def test_no_map_is_missing():
     def leaves(kind):
         below = kind.__subclasses__()
         return {kind} if not below else set().union(*map(leaves, below))
 
-    package = {kind for kind in leaves(Path) if kind.__module__.startswith("symbayes.")}
-    assert {type(build()) for build, _ in CASES.values()} == package
+    package = {kind for kind in leaves(LinearMap) if kind.__module__.startswith("symbayes.")}
+    assert {type(build()) for build, _ in CASES.values()} == {kind for kind in package if issubclass(kind, Path)}
+    assert {type(build()) for build, _ in PRODUCTS.values()} == {kind for kind in package if not issubclass(kind, Path)}

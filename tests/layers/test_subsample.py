@@ -42,7 +42,7 @@ def test_aligned_data_differ_by_whole_strides_however_the_input_was_moved(genera
 
 @pytest.mark.parametrize("shape", [(1, 16, 16), (2, 32), (1, 4, 8, 4)])
 def test_a_circular_convolutional_network_is_exactly_invariant(shape, generator):
-    model = build_allconv(shape, 3, ("conv",), 2, generator).double()
+    model = build_allconv(shape, 3, ("conv",), 2, generator=generator).double()
     inputs = torch.randn(3, *shape, generator=generator, dtype=torch.float64)
     wanted = model(inputs)
     for shift in list(Translation().elements(shape[1:]))[::7]:
@@ -60,13 +60,13 @@ def test_a_strided_layer_alone_is_equivariant_up_to_a_shift_of_its_output(genera
 
 
 def test_the_choice_of_one_datum_does_not_depend_on_the_others(generator):
-    model = build_allconv((1, 16, 16), 3, ("factored", "conv"), 2, generator).double()
+    model = build_allconv((1, 16, 16), 3, ("factored", "conv"), 2, generator=generator).double()
     inputs = torch.randn(6, 1, 16, 16, generator=generator, dtype=torch.float64)
     assert_close(model(inputs)[2:3], model(inputs[2:3]))
 
 
 def test_a_relaxed_network_is_not_invariant(generator):
-    model = build_allconv((1, 8, 8), 3, ("factored", "conv"), 2, generator).double()
+    model = build_allconv((1, 8, 8), 3, ("factored", "conv"), 2, generator=generator).double()
     inputs = torch.randn(3, 1, 8, 8, generator=generator, dtype=torch.float64)
     assert (model(inputs.roll(3, 3)) - model(inputs)).abs().max() > 1e-6
 
