@@ -187,7 +187,8 @@ def build_allconv(
     if halvings > len(_CHANNELS):
         limit = 2 ** len(_CHANNELS)
         raise ValueError(f"allconv takes grids of up to {limit} cells a side, got {in_shape[1:]}. Resize the inputs.")
-    turns = _turns(group, in_shape[1:]) if any(PATHS[name].symmetry == 2 for name in paths) else None
+    most = max(PATHS[name].symmetry for name in paths)
+    turns = _turns(group, in_shape[1:]) if most == 2 else None
     order = 1 if turns is None else turns.order
     strides = [2 if block in _STRIDE_ORDER[:halvings] else 1 for block in range(len(_CHANNELS))]
     scales = _scales(paths)

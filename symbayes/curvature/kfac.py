@@ -100,9 +100,10 @@ class KroneckerAccumulator(Accumulator):
         form = self.site.form
         # In chunks, so that rows stay in the cache.
         budget = ROW_BUDGET_CPU if inputs.device.type == "cpu" else ROW_BUDGET
-        at_once = max(1, budget // max(1, form.input_rows(inputs[:1]).numel()))
+        rows_of = form.input_rows if self.reduce else form.distinct_rows
+        at_once = max(1, budget // max(1, rows_of(inputs[:1]).numel()))
         for chunk in torch.split(inputs, at_once):
-            rows = form.input_rows(chunk)
+            rows = rows_of(chunk)
             rows = rows.mean(1, keepdim=True) if self.reduce else rows
             self.seen += rows.shape[0] * rows.shape[1]
             if form.one_hot_inputs and not self.reduce:
@@ -128,7 +129,7 @@ class KroneckerAccumulator(Accumulator):
         output = Factor(_scaled(self.G, scales), False, site.weight or str(site.bias)) if self.G else None
         if site.weight is not None and output is not None:
             pooled = Factor(output.matrices.mean(0, keepdim=True), False, output.name) if self.pool else output
-            total = self.A.sum if self.counts is None else self.counts
+            total = self._arranged(self.A.sum) if self.counts is None else self.counts
             A = Factor(total / self.seen, self.counts is not None, site.weight)
             found[site.weight] = KroneckerBlock(pooled, A, transposed=site.form.one_hot_inputs)
         if site.bias is not None:
@@ -136,6 +137,13 @@ class KroneckerAccumulator(Accumulator):
             if own is not None:
                 found[site.bias] = DenseBlock(own)
         return found
+
+    def _arranged(self, moment: Float[Tensor, "block d d"]) -> Float[Tensor, "block d_in d_in"]:
+        """The second moment of input rows from that of distinct rows: its mean over arrangements."""
+        ways = self.site.form.arrangements
+        if ways is None or self.reduce:
+            return moment
+        return torch.stack([moment[:, way][:, :, way] for way in ways]).mean(0)
 
 
 def _scaled(parts: dict[int, SecondMoment], scales: Float[Tensor, " k"]) -> Tensor:

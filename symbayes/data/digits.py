@@ -1,39 +1,81 @@
-"""Scikit-learn's real 8×8 digits, embedded in the package it ships with, on a 16×16 canvas: the tasks of ELLA's Table 1."""
+"""Scikit-learn's real 8×8 digits, embedded in the package it ships with, on a 16×16 canvas: in quadrants, shifted, turned."""
+
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
-from torch import Tensor
 
 from symbayes.data.task import Pair, Task
 
 _TRAINING = 1400
 _SEED = 1000
+_CANVAS = 16
+
+Images = np.ndarray
+#: Draws a place for each of some images, and puts them there; what it returns are canvases and the places, as numbers.
+Placing = Callable[[Images, np.random.Generator, bool], tuple[Images, np.ndarray]]
 
 
-def digits(name: str, *, quadrant_matters: bool) -> Task:
-    """Digits in one of four quadrants: which digit, or which digit and which quadrant (digit + 10 · quadrant).
-
-    Each training digit stands in one quadrant, drawn at random; each test digit in all four.
-    """
+def _task(name: str, place: Placing, places_matter: bool = False) -> Task:
     source = load_digits()
     rng = np.random.default_rng(_SEED)
     order = rng.permutation(len(source.images))
     images, labels = source.images[order] / 16.0, source.target[order]
     mean, deviation = images[:_TRAINING].mean() / 4, images[:_TRAINING].std() / 2
-    classes = 40 if quadrant_matters else 10
 
-    def placed(part: slice, quadrants: np.ndarray) -> Pair:
-        canvas = np.zeros((len(quadrants), 1, 16, 16))
-        chosen = np.resize(images[part], (len(quadrants), 8, 8))
-        for image, digit, quadrant in zip(canvas, chosen, quadrants, strict=True):
-            top, left = 8 * (quadrant // 2), 8 * (quadrant % 2)
-            image[0, top : top + 8, left : left + 8] = digit
-        target = np.resize(labels[part], len(quadrants)) + (10 * quadrants if quadrant_matters else 0)
-        inputs: Tensor = torch.tensor((canvas - mean) / deviation, dtype=torch.float32)
+    def pair(part: slice, held_out: bool) -> Pair:
+        repeats = 4 if held_out else 1
+        digits, target = np.tile(images[part], (repeats, 1, 1)), np.tile(labels[part], repeats)
+        canvases, places = place(digits, rng, held_out)
+        target = target + (10 * places if places_matter else 0)
+        inputs = torch.tensor((canvases[:, None] - mean) / deviation, dtype=torch.float32)
         return inputs, torch.tensor(target, dtype=torch.long)
 
-    held_out = len(images) - _TRAINING
-    train = placed(slice(None, _TRAINING), rng.integers(0, 4, _TRAINING))
-    test = placed(slice(_TRAINING, None), np.repeat(np.arange(4), held_out))
-    return Task(name, train, test, classes)
+    train = pair(slice(None, _TRAINING), held_out=False)
+    test = pair(slice(_TRAINING, None), held_out=True)
+    return Task(name, train, test, 40 if places_matter else 10)
+
+
+def _pasted(digits: Images, tops: np.ndarray, lefts: np.ndarray) -> Images:
+    canvases = np.zeros((len(digits), _CANVAS, _CANVAS))
+    for canvas, digit, top, left in zip(canvases, digits, tops, lefts, strict=True):
+        canvas[top : top + 8, left : left + 8] = digit
+    return canvases
+
+
+def _fourths(count: int, rng: np.random.Generator, held_out: bool) -> np.ndarray:
+    """One of four places each: drawn for training, all four in turn for each digit held out."""
+    return np.repeat(np.arange(4), count // 4) if held_out else rng.integers(0, 4, count)
+
+
+def _in_quadrants(digits: Images, rng: np.random.Generator, held_out: bool) -> tuple[Images, np.ndarray]:
+    quadrants = _fourths(len(digits), rng, held_out)
+    return _pasted(digits, 8 * (quadrants // 2), 8 * (quadrants % 2)), quadrants
+
+
+def _in_the_middle(digits: Images, rng: np.random.Generator, held_out: bool) -> tuple[Images, np.ndarray]:
+    middle = np.full(len(digits), 4)
+    return _pasted(digits, middle, middle), np.zeros(len(digits), dtype=int)
+
+
+def _anywhere(digits: Images, rng: np.random.Generator, held_out: bool) -> tuple[Images, np.ndarray]:
+    tops, lefts = rng.integers(0, 9, (2, len(digits)))
+    return _pasted(digits, tops, lefts), 9 * tops + lefts
+
+
+def _turned(digits: Images, rng: np.random.Generator, held_out: bool) -> tuple[Images, np.ndarray]:
+    quarters = _fourths(len(digits), rng, held_out)
+    turned = np.stack([np.rot90(digit, quarter) for digit, quarter in zip(digits, quarters, strict=True)])
+    return _in_the_middle(turned, rng, held_out)[0], quarters
+
+
+#: By name. Each training digit stands in one place, drawn at random; each test digit in four.
+DIGITS: dict[str, Callable[[str], Task]] = {
+    "placed-digits": partial(_task, place=_in_quadrants),  # which digit, in one of four quadrants
+    "quadrant-digits": partial(_task, place=_in_quadrants, places_matter=True),  # which digit and quadrant: digit + 10 · quadrant
+    "upright-digits": partial(_task, place=_in_the_middle),
+    "shifted-digits": partial(_task, place=_anywhere),
+    "turned-digits": partial(_task, place=_turned),  # by quarter turns
+}

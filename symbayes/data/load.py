@@ -1,22 +1,19 @@
 """Tasks by name."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-from symbayes.data.digits import digits
+from symbayes.data.digits import DIGITS
 from symbayes.data.files import cifar10, mnist
 from symbayes.data.task import Task
 
-_EMBEDDED: dict[str, Callable[[str], Task]] = {
-    "placed-digits": partial(digits, quadrant_matters=False),
-    "quadrant-digits": partial(digits, quadrant_matters=True),
-}
+_EMBEDDED: dict[str, Callable[[str], Task]] = {**DIGITS}
 _FROM_FILES: dict[str, Callable[[Path], Task]] = {"mnist": mnist, "cifar10": cifar10}
 
 
 def load(name: str, folder: str | Path | None = None) -> Task:
-    """A task by name: "placed-digits" and "quadrant-digits" are embedded, "mnist" and "cifar10" lie in a folder.
+    """A task by name. Embedded are digits on a canvas: "placed-digits" and "quadrant-digits" (in quadrants, where the second asks
+    for the quadrant, too), "upright-digits", "shifted-digits", "turned-digits"; "mnist" and "cifar10" lie in a folder.
 
     Raises:
         KeyError: If there is no such task.

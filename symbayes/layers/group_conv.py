@@ -84,17 +84,28 @@ class GroupConvPath(Path):
     def filters(self) -> Tensor:
         """θ turned by every element: the filters [c' · order, c · order, *kernel] of the plain convolution that this is."""
         theta = self.weight.flatten(2)  # [c', c, (k, u)]
-        seen = 1 if self.lifting else self._group.order
-        filters = theta.new_zeros(self._group.order, *theta.shape[:2], seen * prod(self.kernel_size))
+        filters = theta.new_zeros(self._group.order, *theta.shape[:2], self._cells)
         index = self.source[:, None, None, :].expand(-1, *theta.shape)
         filters = filters.scatter(3, index, theta.expand(self._group.order, -1, -1, -1))
-        return filters.transpose(0, 1).reshape(-1, theta.shape[1] * seen, *self.kernel_size)
+        return filters.transpose(0, 1).flatten(0, 1).unflatten(2, (-1, *self.kernel_size)).flatten(1, 2)
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
+        by_turn = self.distinct_rows(inputs)[..., self.arrangements]  # [n, t, block, g, (c, k, u)]
+        return by_turn.permute(0, 3, 1, 2, 4).flatten(1, 2)
+
+    @property
+    def arrangements(self) -> Int[Tensor, "order d_in"]:
+        channels = torch.arange(self.weight.shape[1], device=self.source.device)[:, None] * self._cells
+        return (channels + self.source[:, None]).flatten(1)
+
+    @property
+    def _cells(self) -> int:
+        """The number of turns and cells of a channel that an output sees."""
+        return (1 if self.lifting else self._group.order) * prod(self.kernel_size)
+
+    def distinct_rows(self, inputs: Tensor) -> Float[Tensor, "n t block d"]:
         stride = (self.stride,) * len(self.kernel_size)
-        patches = patch_rows(self._padded(inputs), self.kernel_size, stride, self.channel_groups)
-        by_turn = patches.unflatten(3, (self.in_channels // self.channel_groups, -1))[..., self.source]
-        return by_turn.permute(0, 4, 1, 2, 3, 5).flatten(4).flatten(1, 2)  # [n, (g, t), block, (c, k, u)]
+        return patch_rows(self._padded(inputs), self.kernel_size, stride, self.channel_groups)
 
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
         by_turn = outputs.flatten(2).unflatten(1, (self.channel_groups, -1, self._group.order))
@@ -229,4 +240,4 @@ def _source(group: SpaceGroup, kernel_size: Sequence[int], lifting: bool, mixing
     for g in range(group.order):
         turns = [0] if lifting else [g] if mixing == "pointwise" else group.table[g]
         rows.append([turn * size + cell for turn in turns for cell in cells[g]])
-    return torch.tensor(rows)
+    return torch.tensor(rows, device="cpu")

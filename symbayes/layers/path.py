@@ -14,7 +14,7 @@ nothing else, which is why a new equivariant layer touches no curvature code.
 from abc import ABC, abstractmethod
 from typing import cast
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from symbayes.groups.group import Group
@@ -31,6 +31,15 @@ class RowForm(ABC):
     @abstractmethod
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
         """The rows of the input that the weights see."""
+
+    @property
+    def arrangements(self) -> Int[Tensor, "g d_in"] | None:
+        """Ways to arrange the entries of a distinct row as input rows, where several of those hold the same numbers."""
+        return None
+
+    def distinct_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d"]:
+        """Rows that `arrangements` make the input rows of; the input rows themselves when there are none."""
+        return self.input_rows(inputs)
 
     @abstractmethod
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:

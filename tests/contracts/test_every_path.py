@@ -63,6 +63,13 @@ def test_forward_equals_the_row_form(case):
     assert_close(path.output_rows(path(inputs)), expected)
 
 
+def test_distinct_rows_are_arranged_into_the_input_rows(case):
+    path, inputs = case
+    rows, ways = path.distinct_rows(inputs), path.arrangements
+    arranged = rows if ways is None else torch.cat([rows[..., way] for way in ways], 1)
+    assert_close(arranged, path.input_rows(inputs))
+
+
 def test_rows_give_the_gradients_of_each_datum(case, generator):
     path, inputs = case
     for datum in inputs[:2]:

@@ -46,7 +46,7 @@ def test_groups_are_equal_when_their_turns_are():
         (lambda: SpaceGroup([((1, 1), (0, 1))], "shear"), "a 2 × 2 matrix with a single 1 or -1 in every row and column"),
         (lambda: SpaceGroup([((1, 0), (1, 0))], "projection"), "in every row and column"),
         (lambda: SpaceGroup([((1, 0),)], "half"), "a 1 × 1 matrix"),
-        (lambda: p4().turn(1, torch.zeros(1, 1, 3, 4)), r"equally long; got a grid \(3, 4\)"),
+        (lambda: p4().turn(1, torch.zeros(1, 1, 3, 4)), r"equally long; got \(3, 4\)"),
         (lambda: p4().turn(1, torch.zeros(1, 1, 3)), r"p4 acts on grids of 2 dimensions, got a grid \(3,\)"),
     ],
 )
