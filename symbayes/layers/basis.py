@@ -11,7 +11,7 @@ lengthscale whose prior N(0, δ⁻¹) controls how far a fully connected map may
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Self
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
@@ -40,6 +40,8 @@ class RadialBasis(nn.Module):
 
     omega: Float[Tensor, "1"]
     locations: Float[Tensor, "anchor axis"]
+    #: Ψ where nothing of it is learned.
+    _fixed: Float[Tensor, "anchor cell"] | None
 
     def __init__(
         self,
@@ -55,19 +57,16 @@ class RadialBasis(nn.Module):
         self.grid = tuple(grid)
         if len(self.grid) not in (1, 2, 3) or min(self.grid) < 1:
             raise ValueError(f"The grid of a RadialBasis must have 1, 2 or 3 axes of at least one cell, got {self.grid}.")
-        self.learn_lengthscale = learn_lengthscale
         self.is_learned = learn_lengthscale or learn_locations
         self.noise = (LEARNED_NOISE if self.is_learned else 0.0) if noise is None else noise
         _register(self, "omega", torch.tensor([float(omega)]), learn_lengthscale)
         _register(self, "locations", _locations(self.grid, _count(prod(self.grid), anchors)), learn_locations)
-        if not self.is_learned:
-            self.register_buffer("_fixed", torch.empty(0), persistent=False)
-            self._refresh()
-            self.register_load_state_dict_post_hook(lambda basis, _: basis._refresh())
+        self.register_buffer("_fixed", None, persistent=False)
+        self._refresh()
 
     def matrix(self) -> Float[Tensor, "anchor cell"]:
         """Ψ, differentiable in what is learned of it."""
-        return self._at(self.omega) if self.is_learned else self._fixed
+        return self._at(self.omega) if self._fixed is None else self._fixed
 
     @torch.no_grad()
     def slope(self) -> Float[Tensor, "anchor cell"]:
@@ -90,20 +89,25 @@ class RadialBasis(nn.Module):
 
     @torch.no_grad()
     def _refresh(self) -> None:
+        if self.is_learned:
+            return
         try:
             self._fixed = self._at(self.omega)
-        except torch.linalg.LinAlgError as error:
+        except RuntimeError as error:
             raise ValueError(
-                f"The anchors of a RadialBasis must be apart on the scale of its kernel; with omega={self.omega.item():.3g} and "
-                f"noise={self.noise} their covariance is singular. Use a larger omega, or noise=0.01."
+                f"The anchors of a RadialBasis must be apart on the scale of its kernel; with omega={self.omega.item():.3g} "
+                f"and noise={self.noise} their covariance is singular. Use a larger omega, or noise=0.01."
             ) from error
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # Moved or converted: Ψ is computed again, so that a model made double is as exact as double is.
-        super()._apply(fn, recurse)
-        if not self.is_learned:
-            self._refresh()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._refresh()
         return self
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._refresh()
 
     def extra_repr(self) -> str:
         learned = [name for name, _ in self.named_parameters()]
