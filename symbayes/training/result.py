@@ -168,7 +168,7 @@ def _rebuilt(summary: dict[str, Any], folder: Path) -> nn.Module:
             f"The model in {folder} ({summary['model']['description']}) was not made by sb.allconv, so it cannot be built from "
             "the files alone. Pass one of the same structure: sb.load_result(folder, model=...)."
         )
-    return build_allconv(tuple(recipe["in_shape"]), recipe["classes"], recipe["paths"], recipe["width"])
+    return build_allconv(**{**recipe, "in_shape": tuple(recipe["in_shape"])})
 
 
 def _likelihood(saved: dict[str, Any]) -> Likelihood:

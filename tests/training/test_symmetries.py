@@ -8,11 +8,11 @@ from symbayes.training.symmetries import symmetries
 
 def tensors():
     rows = [
-        WeightTensor("a.paths.conv.weight", "a", "conv", "translation", 10, False),
-        WeightTensor("a.paths.conv.bias", "a", "conv", "translation", 2, True),
-        WeightTensor("a.paths.factored.gather.weight", "a", "factored", None, 100, False),
-        WeightTensor("a.paths.factored.scatter.weight", "a", "factored", None, 50, False),
-        WeightTensor("head.weight", "head", "Linear", None, 5, False),
+        WeightTensor("a.paths.conv.weight", "a", "conv", "translation", 10, "weight"),
+        WeightTensor("a.paths.conv.bias", "a", "conv", "translation", 2, "bias"),
+        WeightTensor("a.paths.factored.gather.weight", "a", "factored", None, 100, "weight"),
+        WeightTensor("a.paths.factored.scatter.weight", "a", "factored", None, 50, "weight"),
+        WeightTensor("head.weight", "head", "Linear", None, 5, "weight"),
     ]
     return {row.name: row for row in rows}
 
