@@ -11,7 +11,7 @@ lengthscale whose prior N(0, δ⁻¹) controls how far a fully connected map may
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -23,7 +23,7 @@ LEARNED_NOISE = 0.01
 
 
 class RadialBasis(nn.Module):
-    """Ψ on a grid in 1, 2 or 3 dimensions. It is computed once where nothing of it is learned.
+    """Ψ on a grid in 1, 2 or 3 dimensions. It is computed once where nothing of it is learned, as on a grid of a single cell.
 
     Args:
         grid: Cells along each axis.
@@ -57,6 +57,8 @@ class RadialBasis(nn.Module):
         self.grid = tuple(grid)
         if len(self.grid) not in (1, 2, 3) or min(self.grid) < 1:
             raise ValueError(f"The grid of a RadialBasis must have 1, 2 or 3 axes of at least one cell, got {self.grid}.")
+        if prod(self.grid) == 1:
+            learn_lengthscale = learn_locations = False  # one weight has no shape
         self.is_learned = learn_lengthscale or learn_locations
         self.noise = (LEARNED_NOISE if self.is_learned else 0.0) if noise is None else noise
         _register(self, "omega", torch.tensor([float(omega)]), learn_lengthscale)
@@ -99,7 +101,7 @@ class RadialBasis(nn.Module):
                 f"and noise={self.noise} their covariance is singular. Use a larger omega, or noise=0.01."
             ) from error
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RadialBasis":
         # Moved or converted: Ψ is computed again, so that a model made double is as exact as double is.
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._refresh()
