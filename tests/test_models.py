@@ -7,18 +7,23 @@ from symbayes.models import RELAXATION, allconv, build_allconv
 
 
 @pytest.mark.parametrize(
-    ("paths", "count"),
+    ("paths", "filter_anchors", "count"),
     [
-        (("dense",), 133_635_690),
-        (("conv",), 338_770),
-        (("dense", "conv"), 133_865_010),
-        (("factored",), 1_542_625),
-        (("factored", "conv"), 1_771_945),
+        (("dense",), 0.5, 133_635_690),
+        (("conv",), 0.5, 338_770),
+        (("dense", "conv"), 0.5, 133_865_010),
+        (("factored",), 0.5, 1_542_625),
+        (("factored", "conv"), 0.5, 1_771_945),
+        (("sparse",), 0.5, 831_820),
+        (("sparse_conv",), 0.5, 211_620),
+        (("sparse_conv",), 0.8, 287_910),
+        (("sparse", "sparse_conv"), 0.5, 933_990),
+        (("sparse", "sparse_conv"), 0.8, 1_010_280),
     ],
 )
-def test_parameter_counts_are_those_of_the_paper(paths, count):
+def test_parameter_counts_are_those_of_the_paper(paths, filter_anchors, count):
     with torch.device("meta"):
-        model = build_allconv((3, 32, 32), 10, paths, 10)
+        model = build_allconv((3, 32, 32), 10, paths, 10, filter_anchors=filter_anchors)
     assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
@@ -35,6 +40,15 @@ def test_strides_bring_every_input_down_to_one_position_and_it_says_so(shape, st
     model = build_allconv(shape, 3, ("factored", "conv"), 1)
     assert f"strides {strides}, maps {maps}" in model.description
     assert model(torch.randn(2, *shape)).shape == (2, 3)
+
+
+def test_lengthscales_of_sparse_paths_can_be_learned():
+    model = build_allconv((1, 16, 16), 3, ("sparse", "sparse_conv"), 1, learn_lengthscales=True)
+    omegas = [name for name, _ in model.named_parameters() if name.endswith("omega")]
+    assert len(omegas) == 8 * 3 - 1  # the last map is a single cell
+    assert model(torch.randn(2, 1, 16, 16)).shape == (2, 3)
+    fixed = build_allconv((1, 16, 16), 3, ("sparse", "sparse_conv"), 1)
+    assert not [name for name, _ in fixed.named_parameters() if name.endswith("omega")]
 
 
 def test_odd_maps_are_said_not_to_be_subsampled_equivariantly():
@@ -59,7 +73,10 @@ def test_shape_and_classes_come_from_the_data():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((1, 8, 8), 3, ("convolution",), 1), r"paths must name some of dense, factored, conv; got \('convolution',\)"),
+        (
+            ((1, 8, 8), 3, ("convolution",), 1),
+            r"paths must name some of dense, factored, conv, sparse, sparse_conv; got \('convolution',\)",
+        ),
         (((8,), 3, ("conv",), 1), r"allconv needs inputs \[n, channels, \*grid\]"),
         (((1, 300, 300), 3, ("conv",), 1), "grids of up to 256 cells a side"),
     ],

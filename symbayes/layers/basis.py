@@ -87,7 +87,8 @@ class RadialBasis(nn.Module):
         kernel = partial(_kernel, omega.double())
         K = kernel(anchors, anchors) + self.noise**2 * torch.eye(len(anchors), dtype=anchors.dtype, device=anchors.device)
         cells = _cells(self.grid).to(anchors)
-        return torch.cholesky_solve(kernel(anchors, cells), torch.linalg.cholesky(K)).to(self.locations.dtype)
+        matrix = torch.cholesky_solve(kernel(anchors, cells), torch.linalg.cholesky(K))
+        return matrix.to(self.locations.dtype).contiguous()
 
     @torch.no_grad()
     def _refresh(self) -> None:

@@ -1,13 +1,17 @@
 """The contract of every path: `forward` equals its row form, and rows give the gradients of weights and biases."""
 
+from inspect import isabstract
+
 import pytest
 import torch
 from torch.testing import assert_close
 
+from symbayes.layers.basis import RadialBasis
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import BlockPath
-from symbayes.layers.path import Path
+from symbayes.layers.path import Path, Shaped
+from symbayes.layers.sparse import ExpandedPath, ProjectedPath, SparseConvPath
 
 CASES = {
     "dense": (lambda: DensePath((2, 3, 3), (4, 2)), (2, 3, 3)),
@@ -23,6 +27,22 @@ CASES = {
     "conv 2-d groups": (lambda: ConvPath(4, 6, (3, 1), groups=2), (4, 5, 4)),
     "conv 2-d stride": (lambda: ConvPath(2, 3, (3, 3), stride=2), (2, 5, 4)),
     "conv 3-d": (lambda: ConvPath(1, 2, (3, 3, 3), stride=2), (1, 4, 4, 2)),
+    "sparse conv 1-d": (lambda: SparseConvPath(2, 3, (5,), anchors=0.5), (2, 7)),
+    "sparse conv 2-d": (lambda: SparseConvPath(2, 3, learn_lengthscale=True, learn_locations=True), (2, 5, 4)),
+    "sparse conv 2-d dense": (lambda: SparseConvPath(2, 3, anchors=None, bias=False), (2, 5, 4)),
+    "sparse conv 2-d groups": (lambda: SparseConvPath(4, 6, anchors=7, groups=2, stride=2), (4, 5, 4)),
+    "sparse conv 2-d zeros": (lambda: SparseConvPath(2, 3, padding_mode="zeros", learn_lengthscale=True), (2, 5, 4)),
+    "sparse conv 3-d": (lambda: SparseConvPath(1, 2, (3, 3, 3), anchors=0.3, stride=2), (1, 4, 4, 2)),
+    "projected": (lambda: ProjectedPath(3, RadialBasis((2, 3), 0.5), 4, deviation=0.5), (3, 6)),
+    "projected, weights first": (
+        lambda: ProjectedPath(3, RadialBasis((8,), 7, learn_lengthscale=True), 2, deviation=1.0),
+        (3, 8),
+    ),
+    "expanded": (lambda: ExpandedPath(3, 4, RadialBasis((2, 3), 0.5), deviation=0.5), (3, 4)),
+    "expanded, weights first": (
+        lambda: ExpandedPath(3, 2, RadialBasis((8,), 7, learn_lengthscale=True), deviation=1.0),
+        (3, 2),
+    ),
 }
 
 
@@ -36,12 +56,16 @@ def case(request, generator):
     return path, torch.randn(5, *shape, generator=generator, dtype=torch.float64)
 
 
-def test_forward_equals_the_row_form(case):
+def test_forward_equals_the_row_form(case, generator):
     path, inputs = case
     expected = torch.einsum("nsbi,boi->nsbo", path.input_rows(inputs), path.weight_rows())
     if path.bias_rows() is not None:
         expected = expected + path.bias_rows()
-    assert_close(path.output_rows(path(inputs)), expected)
+    outputs = path(inputs)
+    direction = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype)
+    assert_close((outputs * direction).flatten(1).sum(1), (path.output_rows(direction) * expected).flatten(1).sum(1))
+    if not isinstance(path, ExpandedPath):  # whose outputs are a function of rows, not rows put in order
+        assert_close(path.output_rows(outputs), expected)
 
 
 def test_rows_give_the_gradients_of_each_datum(case, generator):
@@ -55,6 +79,20 @@ def test_rows_give_the_gradients_of_each_datum(case, generator):
         assert_close(path.weight_from_rows(weight), wanted[0].flatten())
         if path.bias is not None:
             assert_close(path.bias_from_rows(rows.sum((0, 1))), wanted[1].flatten())
+
+
+def test_rows_of_a_shape_give_its_gradients_for_each_datum(case, generator):
+    path, inputs = case
+    learned = {name: path.get_parameter(name) for name, _ in path.named_parameters() if name.endswith("omega")}
+    for name, parameter in learned.items():
+        assert isinstance(path, Shaped)
+        form = path.shape_rows()[name]
+        for datum in inputs[:2]:
+            outputs = path(datum[None])
+            direction = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype)
+            (wanted,) = torch.autograd.grad((outputs * direction).sum(), parameter)
+            found = torch.einsum("nsbo,nsbi->boi", form.output_rows(direction), form.input_rows(datum[None]))
+            assert_close(form.weight_from_rows(found), wanted)
 
 
 def test_a_path_with_a_group_is_equivariant_under_all_of_it():
@@ -72,9 +110,8 @@ def test_a_path_with_a_group_is_equivariant_under_all_of_it():
 
 
 def test_no_path_is_missing():
-    def leaves(kind):
-        below = kind.__subclasses__()
-        return {kind} if not below else set().union(*map(leaves, below))
+    def below(kind):
+        return {kind}.union(*map(below, kind.__subclasses__()))
 
-    package = {kind for kind in leaves(Path) if kind.__module__.startswith("symbayes.")}
+    package = {kind for kind in below(Path) if kind.__module__.startswith("symbayes.") and not isabstract(kind)}
     assert {type(build()) for build, _ in CASES.values()} == package
