@@ -19,6 +19,7 @@ from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.path import Path
 from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
 from symbayes.models import allconv
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
@@ -55,6 +56,8 @@ __all__ = [
     "Result",
     "ScalarPrior",
     "Schedule",
+    "SparseConvPath",
+    "SparseFactoredPath",
     "Task",
     "TensorwisePrior",
     "Translation",

@@ -3,10 +3,10 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, log2, sqrt
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -18,6 +18,7 @@ from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupPath
 from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.layers.subsample import centre, divides
 
 _log = logging.getLogger("symbayes")
@@ -28,9 +29,7 @@ _STRIDE_ORDER = (7, 5, 3, 1, 6, 4, 2, 0)
 
 Shape = tuple[int, ...]
 
-#: Initial standard deviation of the output of a path that breaks a symmetry, relative to one that keeps it.
-RELAXATION = 0.03
-#: Groups of the paths that have one, by name.
+#: Groups of group convolutions, by name.
 GROUPS: dict[str, Callable[[], SpaceGroup]] = {
     "p4": p4,
     "p4m": p4m,
@@ -42,75 +41,79 @@ GROUPS: dict[str, Callable[[], SpaceGroup]] = {
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a path goes: a block of a network, and how it starts there."""
+    """Where a path goes: a block of a network."""
 
     in_shape: Shape
     out_shape: Shape
     stride: int
-    scale: float
-    generator: Generator | None
     #: Of the network's features, which then have a channel for every turn; None when they are plain maps.
     group: SpaceGroup | None
     #: Whether the block is the first, which sees plain maps.
     first: bool
+    #: How a path starts: what all of them take.
+    start: dict[str, Any]
+    #: Of sparse paths.
+    filter_anchors: float
+    learn_lengthscales: bool
 
+    @property
+    def channels(self) -> tuple[int, int]:
+        return self.in_shape[0], self.out_shape[0]
 
-def _conv(slot: Slot) -> nn.Module:
-    kernel = (3,) * (len(slot.in_shape) - 1)
-    channels = slot.in_shape[0], slot.out_shape[0]
-    return ConvPath(*channels, kernel, stride=slot.stride, scale=slot.scale, generator=slot.generator)
+    @property
+    def kernel(self) -> Shape:
+        return (3,) * (len(self.in_shape) - 1)
 
 
 def _dense(slot: Slot) -> nn.Module:
-    return DensePath(slot.in_shape, slot.out_shape, scale=slot.scale, generator=slot.generator)
+    return DensePath(slot.in_shape, slot.out_shape, **slot.start)
 
 
 def _factored(slot: Slot) -> nn.Module:
-    return FactoredPath(slot.in_shape, slot.out_shape, scale=slot.scale, generator=slot.generator)
+    return FactoredPath(slot.in_shape, slot.out_shape, **slot.start)
 
 
-def _gconv(slot: Slot, mixing: str = "full") -> nn.Module:
-    return GroupConvPath(
-        *_fields(slot), _group(slot), lifting=slot.first, mixing=mixing, stride=slot.stride, scale=slot.scale,
-        generator=slot.generator,
-    )  # fmt: skip
+def _sparse(slot: Slot) -> nn.Module:
+    return SparseFactoredPath(slot.in_shape, slot.out_shape, learn_lengthscale=slot.learn_lengthscales, **slot.start)
 
 
-def _separable(slot: Slot, depthwise: bool = False) -> nn.Module:
-    return SeparableGroupPath(
-        *_fields(slot), _group(slot), lifting=slot.first, depthwise=depthwise, stride=slot.stride, scale=slot.scale,
-        generator=slot.generator,
-    )  # fmt: skip
+def _conv(slot: Slot) -> nn.Module:
+    return ConvPath(*slot.channels, slot.kernel, stride=slot.stride, **slot.start)
 
 
-def _group(slot: Slot) -> SpaceGroup:
+def _sparse_conv(slot: Slot) -> nn.Module:
+    anchors, learn = slot.filter_anchors, slot.learn_lengthscales
+    return SparseConvPath(
+        *slot.channels, slot.kernel, anchors=anchors, learn_lengthscale=learn, stride=slot.stride, **slot.start
+    )
+
+
+def _gconv(slot: Slot, kind: Callable[..., nn.Module] = GroupConvPath, **options: Any) -> nn.Module:
     if slot.group is None:
         raise ValueError("A group convolution needs the group of the features.")
-    return slot.group
-
-
-def _fields(slot: Slot) -> tuple[int, int]:
-    """Channels in and out, each with all of its turns counted as one."""
-    order = _group(slot).order
-    return slot.in_shape[0] // (1 if slot.first else order), slot.out_shape[0] // order
+    c_in, c_out = slot.channels
+    fields = c_in if slot.first else c_in // slot.group.order, c_out // slot.group.order
+    return kind(*fields, slot.group, lifting=slot.first, stride=slot.stride, **options, **slot.start)
 
 
 @dataclass(frozen=True)
 class PathKind:
-    """How to build a path of a block, and how much symmetry it has: none, translation, or a group with more."""
+    """How to build a path of a block, and how much symmetry it has: 0 is none, 1 translation, 2 a group with more."""
 
     build: Callable[[Slot], nn.Module]
-    symmetry: Literal[0, 1, 2]
+    symmetry: int
 
 
 PATHS = {
     "dense": PathKind(_dense, 0),
     "factored": PathKind(_factored, 0),
+    "sparse": PathKind(_sparse, 0),
     "conv": PathKind(_conv, 1),
+    "sparse_conv": PathKind(_sparse_conv, 1),
     "gconv": PathKind(_gconv, 2),
     "gconv_pointwise": PathKind(partial(_gconv, mixing="pointwise"), 2),
-    "gconv_separable": PathKind(_separable, 2),
-    "gconv_depthwise": PathKind(partial(_separable, depthwise=True), 2),
+    "gconv_separable": PathKind(partial(_gconv, kind=SeparableGroupPath), 2),
+    "gconv_depthwise": PathKind(partial(_gconv, kind=SeparableGroupPath, depthwise=True), 2),
 }
 
 
@@ -140,22 +143,31 @@ def allconv(
     paths: Sequence[str] = ("factored", "conv"),
     width: int = 10,
     *,
+    relaxation: float = 0.03,
     group: str = "p4",
+    filter_anchors: float = 0.5,
+    learn_lengthscales: bool = False,
     generator: Generator | None = None,
 ) -> AllConv:
     """ELLA's network for a task: eight blocks of width a, 2a, 2a, 4a, 4a, 8a, 8a, 16a and a head of 64a units.
 
     As many blocks halve the map as it takes to end at a single position: on 32×32 those of the paper. Each block is a
     `RelaxedLayer` over the named paths. Paths that break a symmetry which another keeps start small, so that training begins
-    near the symmetric network and leaves it only where the data ask for it. With a group convolution among them, features
-    have a channel for every turn of the group, and the largest over turns goes to the head.
+    near the symmetric network and leaves it only where the data ask for it.
+
+    With a group convolution among the paths, features have a channel for every turn of the group, the largest over turns goes
+    to the head, and only group convolutions have biases: those of others would break the symmetry beside their weights.
 
     Args:
         data: Gives the shape of inputs and the number of classes: a task, or a pair of inputs and class numbers.
-        paths: Of every block: "dense" (FC), "factored" (F-FC), "conv" (CONV), "gconv" (GCONV; also "gconv_pointwise",
-            "gconv_separable" and "gconv_depthwise"), in any combination.
+        paths: Of every block, in any combination: "dense" (FC), "factored" (F-FC), "sparse" (S-FC), "conv" (CONV),
+            "sparse_conv" (S-CONV), "gconv" (GCONV), "gconv_pointwise", "gconv_separable", "gconv_depthwise".
         width: The number a of channels of the first block.
+        relaxation: Initial standard deviation of the output of a path that breaks a symmetry, relative to one that keeps it.
         group: Of group convolutions: "p4", "p4m" or "flips" on images, "flips1d" on sequences, "cube" on volumes.
+        filter_anchors: Of a sparse filter, as a share of its cells: 0.5 gives 4 of 9, 0.8 gives 7. Sparse fully connected
+            paths have an anchor for every two cells.
+        learn_lengthscales: Whether the lengthscales ω of sparse paths are learned, with priors of their own.
         generator: For the initial weights; the global one when None.
 
     Raises:
@@ -165,7 +177,10 @@ def allconv(
         in_shape, classes = data.in_shape, data.classes
     else:
         in_shape, classes = tuple(data[0].shape[1:]), int(data[1].max()) + 1
-    return build_allconv(in_shape, classes, paths, width, group=group, generator=generator)
+    return build_allconv(
+        in_shape, classes, paths, width, relaxation=relaxation, group=group, filter_anchors=filter_anchors,
+        learn_lengthscales=learn_lengthscales, generator=generator,
+    )  # fmt: skip
 
 
 def build_allconv(
@@ -174,7 +189,10 @@ def build_allconv(
     paths: Sequence[str],
     width: int,
     *,
+    relaxation: float = 0.03,
     group: str = "p4",
+    filter_anchors: float = 0.5,
+    learn_lengthscales: bool = False,
     generator: Generator | None = None,
 ) -> AllConv:
     """`allconv` for inputs of a given shape."""
@@ -191,13 +209,13 @@ def build_allconv(
     turns = _turns(group, in_shape[1:]) if most == 2 else None
     order = 1 if turns is None else turns.order
     strides = [2 if block in _STRIDE_ORDER[:halvings] else 1 for block in range(len(_CHANNELS))]
-    scales = _scales(paths)
+    starts = _starts(paths, most, relaxation, generator)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     shape, maps, exact = tuple(in_shape), [], True
     for index, (channels, stride) in enumerate(zip(_CHANNELS, strides, strict=True), start=1):
         out_shape = (channels * width * order, *(ceil(size / stride) for size in shape[1:]))
-        slots = {name: Slot(shape, out_shape, stride, scales[name], generator, turns, index == 1) for name in paths}
-        built = {name: PATHS[name].build(slot) for name, slot in slots.items()}
+        place = Slot(shape, out_shape, stride, turns, index == 1, {}, filter_anchors, learn_lengthscales)
+        built = {name: PATHS[name].build(replace(place, start=start)) for name, start in starts.items()}
         even = divides(stride, shape[1:])
         layers[f"block{index}"] = RelaxedLayer(built, stride=stride, equivariant_stride=even)
         layers[f"relu{index}"] = nn.ReLU()
@@ -211,17 +229,15 @@ def build_allconv(
     layers["relu9"] = nn.ReLU()
     layers["head2"] = _linear(64 * width, classes, generator)
     model = AllConv(layers)
-    model.recipe = {"in_shape": list(in_shape), "classes": classes, "paths": list(paths), "width": width, "group": group}
+    model.recipe = {"in_shape": list(in_shape), "classes": classes, "paths": list(paths), "width": width}
+    model.recipe |= {"relaxation": relaxation, "group": group}
+    model.recipe |= {"filter_anchors": filter_anchors, "learn_lengthscales": learn_lengthscales}
     parameters = sum(parameter.numel() for parameter in model.parameters())
     model.description = (
         f"all-convolutional network of {' + '.join(paths)} paths, width {width}, {parameters:,} parameters; strides "
         f"{' '.join(map(str, strides))}, maps {' '.join(maps)}"
         + ("" if turns is None else f"; {order} turns of {turns.name}")
-        + (
-            ""
-            if exact or all(PATHS[name].symmetry == 0 for name in paths)
-            else "; maps of odd size are not subsampled equivariantly"
-        )
+        + ("" if exact or most == 0 else "; maps of odd size are not subsampled equivariantly")
     )
     _log.info(model.description)
     return model
@@ -235,11 +251,17 @@ def _turns(name: str, grid: Shape) -> SpaceGroup:
     return group
 
 
-def _scales(paths: Sequence[str]) -> dict[str, float]:
-    """Initial scale by path: those with the most symmetry share the variance, those beside them start at RELAXATION."""
-    most = max(PATHS[name].symmetry for name in paths)
+def _starts(paths: Sequence[str], most: int, relaxation: float, generator: Generator | None) -> dict[str, dict[str, Any]]:
+    """How paths start: those with the most symmetry share the variance, those beside them are small."""
     first = [name for name in paths if PATHS[name].symmetry == most]
-    return {name: 1 / sqrt(len(first)) if name in first else RELAXATION for name in paths}
+    return {
+        name: {
+            "scale": 1 / sqrt(len(first)) if name in first else relaxation,
+            "bias": name in first or most < 2,
+            "generator": generator,
+        }
+        for name in paths
+    }
 
 
 def _linear(d_in: int, d_out: int, generator: Generator | None) -> nn.Linear:

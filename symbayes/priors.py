@@ -1,14 +1,17 @@
 """N(0, δ⁻¹) for every weight, with precisions δ learned from the evidence.
 
 A prior ties tensors into groups that share a precision; its kinds differ only in how: all together, by layer, by path,
-or each tensor on its own. The amount of a symmetry in a layer is the precision of the path that would break it.
+or each tensor on its own. A parameter of shape, such as a lengthscale, is no weight and always has its own. The amount of a
+symmetry in a layer is the precision of the path that would break it.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from fnmatch import fnmatch
 from math import log, pi
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from symbayes.layers.structure import WeightTensor, weight_tensors
@@ -23,23 +26,50 @@ class Prior(nn.Module, ABC):
     Args:
         model: Whose trainable tensors the prior is over.
         precision: The first value of every δ.
+        learn: Name patterns of the tensors whose precisions are learned, such as ["*omega"]; the others keep theirs. All are
+            learned when None.
+
+    Raises:
+        ValueError: If a pattern matches nothing, or only some of the tensors that share a precision.
     """
 
-    def __init__(self, model: nn.Module, precision: float = 1.0) -> None:
+    #: Whether the precision of a group is learned.
+    learned: Bool[Tensor, " group"]
+
+    def __init__(self, model: nn.Module, precision: float = 1.0, learn: Sequence[str] | None = None) -> None:
         super().__init__()
         if not 0 < precision < float("inf"):
             raise ValueError(f"precision must be positive and finite, got {precision}.")
         tensors = weight_tensors(model)
-        self.group_of = {name: self.group_name(tensor) for name, tensor in tensors.items()}
+        self.group_of = {name: name if t.kind == "shape" else self.group_name(t) for name, t in tensors.items()}
         self.groups = list(dict.fromkeys(self.group_of.values()))
         self.sizes = {name: tensor.size for name, tensor in tensors.items()}
         example = next(p for p in model.parameters() if p.requires_grad)
         start = torch.full((len(self.groups),), log(precision), dtype=example.dtype, device=example.device)
         self.log_precision = nn.Parameter(start)
+        self.learn = None if learn is None else tuple(learn)
+        self.register_buffer("learned", torch.tensor(self._learned(), device=example.device), persistent=False)
 
     @abstractmethod
     def group_name(self, tensor: WeightTensor) -> str:
         """The group that a tensor shares its precision with."""
+
+    def _learned(self) -> list[bool]:
+        names = list(self.group_of)
+        if self.learn is None:
+            return [True] * len(self.groups)
+        for pattern in self.learn:
+            if not any(fnmatch(name, pattern) for name in names):
+                raise ValueError(f"learn must name tensors of the model; {pattern!r} matches none of {', '.join(names)}.")
+        chosen = {name for name in names if any(fnmatch(name, pattern) for pattern in self.learn)}
+        groups = {self.group_of[name] for name in chosen}
+        for name in names:
+            if self.group_of[name] in groups and name not in chosen:
+                raise ValueError(
+                    f"learn must match all tensors that share a precision, or none; {name!r} is left out of the group "
+                    f"{self.group_of[name]!r}. Match it too, or use TensorwisePrior."
+                )
+        return [group in groups for group in self.groups]
 
     def check(self, model: nn.Module) -> None:
         """Refuse a model with other trainable tensors than those the prior was made for.
@@ -67,7 +97,8 @@ class Prior(nn.Module, ABC):
                 f"Log-precisions must be finite and within ±80 so that δ can be represented; that of {worst!r} is not. "
                 "Lower the step size of the precisions, or clamp them."
             )
-        by_group = dict(zip(self.groups, self.log_precision.exp(), strict=True))
+        log_precision = torch.where(self.learned, self.log_precision, self.log_precision.detach())
+        by_group = dict(zip(self.groups, log_precision.exp(), strict=True))
         return {name: by_group[group] for name, group in self.group_of.items()}
 
     def log_prob(self, weights: dict[str, Tensor]) -> Float[Tensor, ""]:

@@ -6,7 +6,7 @@ gradients, which is what makes this several times cheaper than a gradient for ea
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from symbayes.curvature.adapters import ATTENTION_MAPS, ConvRows, LinearRows, attention_forward, row_form
 from symbayes.curvature.evaluate import evaluating
-from symbayes.layers.path import RowForm
+from symbayes.layers.path import RowForm, Shaped
 from symbayes.layers.structure import weight_tensors
 
 #: Gradients of several columns travel together as long as they stay below this many numbers; on a CPU, in its cache.
@@ -35,6 +35,8 @@ class Site:
     form: RowForm
     weight: str | None
     bias: str | None
+    #: The module whose inputs and outputs it is about, and which the row forms of its shape parameters share.
+    module: str
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,13 @@ def find_sites(model: nn.Module) -> Sites:
         prefix = f"{name}." if name else ""
         if isinstance(module, nn.MultiheadAttention) and module._qkv_same_embed_dim:
             for map_name, weight, bias in ATTENTION_MAPS:
-                _add(maps, Site(f"{prefix}{map_name}", LinearRows(), f"{prefix}{weight}", f"{prefix}{bias}"), trainable)
+                shown = f"{prefix}{map_name}"
+                _add(maps, Site(shown, LinearRows(), f"{prefix}{weight}", f"{prefix}{bias}", shown), trainable)
         elif name not in maps and (form := row_form(module)) is not None:
-            _add(maps, Site(name, form, f"{prefix}weight", f"{prefix}bias"), trainable)
+            _add(maps, Site(name, form, f"{prefix}weight", f"{prefix}bias", name), trainable)
+        if isinstance(module, Shaped):
+            for tensor, form in module.shape_rows().items():
+                _add(maps, Site(f"{prefix}{tensor}", form, f"{prefix}{tensor}", None, name), trainable)
     covered = {tensor for site in maps.values() for tensor in (site.weight, site.bias)}
     return Sites(maps, tuple(name for name in weight_tensors(model) if name not in covered))
 
@@ -68,7 +74,7 @@ def find_sites(model: nn.Module) -> Sites:
 def _add(maps: dict[str, Site], site: Site, trainable: set[str]) -> None:
     weight, bias = (name if name in trainable else None for name in (site.weight, site.bias))
     if weight or bias:
-        maps[site.name] = Site(site.name, site.form, weight, bias)
+        maps[site.name] = replace(site, weight=weight, bias=bias)
 
 
 def _refuse_shared(model: nn.Module) -> None:
@@ -87,7 +93,13 @@ class Capture:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.sites = find_sites(model)
+        #: The maps of every module that is recorded.
+        self._of_module: dict[str, list[Site]] = {}
+        for site in self.sites.maps.values():
+            self._of_module.setdefault(site.module, []).append(site)
+        #: By map.
         self.inputs: dict[str, Tensor] = {}
+        #: By module.
         self.outputs: dict[str, Tensor] = {}
         self._recording = self._copying = False
         self._size = 0
@@ -99,8 +111,8 @@ class Capture:
             if isinstance(module, nn.MultiheadAttention) and self._shows(name):
                 module.forward = attention_forward(module, partial(self._show, name), name)  # type: ignore[method-assign]
                 self._undo.callback(module.__dict__.pop, "forward")
-            elif name in self.sites.maps:
-                form = self.sites.maps[name].form
+            elif name in self._of_module:
+                form = self._of_module[name][0].form
                 if isinstance(form, ConvRows) and form.module.padding_mode == "circular":
                     module.forward = form.forward
                     self._undo.callback(module.__dict__.pop, "forward")
@@ -134,7 +146,7 @@ class Capture:
                 f"got shape {tuple(outputs.shape)}."
             )
         for name, site in self.sites.maps.items():
-            if name not in self.outputs:
+            if name not in self.inputs:
                 raise RuntimeError(
                     f"Parameter {site.weight or site.bias!r} is trainable, but its module did not run in the forward pass, so "
                     "the evidence would ignore it. Freeze it (requires_grad=False), or call the module."
@@ -170,16 +182,21 @@ class Capture:
         chunks = [(part, chunk) for part, of_part in enumerate(columns) for chunk in of_part.split(at_once)]
         for index, (part, chunk) in enumerate(chunks):
             keep = index + 1 < len(chunks)
+            to_maps = partial(self._deliver, partial(deliver, part))
             if len(chunk) == 1:
-                found = self._one_column(outputs, chunk[0], keep, partial(deliver, part))
+                found = self._one_column(outputs, chunk[0], keep, to_maps)
             else:
-                found = self._many_columns(outputs, chunk, keep, partial(deliver, part))
+                found = self._many_columns(outputs, chunk, keep, to_maps)
             for name in self.outputs.keys() - found:
-                site = self.sites.maps[name]
+                site = self._of_module[name][0]
                 raise RuntimeError(
                     f"Parameter {site.weight or site.bias!r} is trainable, but the outputs of the model do not depend on it. "
                     "Freeze it (requires_grad=False), or use it."
                 )
+
+    def _deliver(self, deliver: Callable[[str, Tensor], None], module: str, gradients: Tensor) -> None:
+        for site in self._of_module[module]:
+            deliver(site.name, gradients)
 
     def _one_column(self, outputs: Tensor, column: Tensor, keep: bool, deliver: Callable[[str, Tensor], None]) -> set[str]:
         """Gradients are delivered as they arise, so that only one of them is held; the maps they arose for."""
@@ -213,7 +230,7 @@ class Capture:
         return self._record(f"{name}.{part}" if name else part, inputs, outputs)
 
     def _record(self, name: str, inputs: Tensor, outputs: Tensor) -> Tensor:
-        if name not in self.sites.maps or not self._recording:
+        if name not in self._of_module or not self._recording:
             return outputs
         if name in self.outputs:
             raise RuntimeError(
@@ -228,5 +245,6 @@ class Capture:
             )
         if not outputs.requires_grad:
             outputs.requires_grad_()
-        self.inputs[name], self.outputs[name] = inputs.detach(), outputs
+        self.outputs[name] = outputs
+        self.inputs |= dict.fromkeys((site.name for site in self._of_module[name]), inputs.detach())
         return outputs.clone() if self._copying else outputs

@@ -71,11 +71,12 @@ def _turned(digits: Images, rng: np.random.Generator, held_out: bool) -> tuple[I
     return _in_the_middle(turned, rng, held_out)[0], quarters
 
 
-#: By name. Each training digit stands in one place, drawn at random; each test digit in four.
+#: By name. Each training digit stands in one place, drawn at random; each test digit in four. All ask which digit it is;
+#: "quadrant-digits" asks for the quadrant, too: digit + 10 · quadrant.
 DIGITS: dict[str, Callable[[str], Task]] = {
-    "placed-digits": partial(_task, place=_in_quadrants),  # which digit, in one of four quadrants
-    "quadrant-digits": partial(_task, place=_in_quadrants, places_matter=True),  # which digit and quadrant: digit + 10 · quadrant
+    "placed-digits": partial(_task, place=_in_quadrants),
+    "quadrant-digits": partial(_task, place=_in_quadrants, places_matter=True),
     "upright-digits": partial(_task, place=_in_the_middle),
     "shifted-digits": partial(_task, place=_anywhere),
-    "turned-digits": partial(_task, place=_turned),  # by quarter turns
+    "turned-digits": partial(_task, place=_turned),
 }

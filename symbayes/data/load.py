@@ -12,8 +12,10 @@ _FROM_FILES: dict[str, Callable[[Path], Task]] = {"mnist": mnist, "cifar10": cif
 
 
 def load(name: str, folder: str | Path | None = None) -> Task:
-    """A task by name. Embedded are digits on a canvas: "placed-digits" and "quadrant-digits" (in quadrants, where the second asks
-    for the quadrant, too), "upright-digits", "shifted-digits", "turned-digits"; "mnist" and "cifar10" lie in a folder.
+    """A task by name: digits on a canvas are embedded, "mnist" and "cifar10" lie in a folder.
+
+    Digits stand in quadrants ("placed-digits"; "quadrant-digits" asks for the quadrant, too), in the middle ("upright-digits"),
+    anywhere ("shifted-digits"), or in the middle by quarter turns ("turned-digits").
 
     Raises:
         KeyError: If there is no such task.

@@ -114,9 +114,7 @@ class SpaceGroup(Group):
             for size, row in zip(grid, matrix, strict=True):
                 other = next(length for length, entry in zip(grid, row, strict=True) if entry)
                 if size != other:
-                    raise ValueError(
-                        f"{self.name} turns axes into each other, so they must be equally long; got a grid {grid}."
-                    )
+                    raise ValueError(f"{self.name} turns axes into each other, so they must be equally long; got {grid}.")
 
 
 def p4() -> SpaceGroup:

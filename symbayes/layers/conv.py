@@ -67,8 +67,7 @@ class ConvPath(Path):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        convolve = CONVOLUTIONS[len(self.kernel_size)]
-        return convolve(self._padded(inputs), self.weight, self.bias, stride=self.stride, groups=self.groups)
+        return self._convolved(inputs, self.weight, self.bias)
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
         return patch_rows(self._padded(inputs), self.kernel_size, (self.stride,) * len(self.kernel_size), self.groups)
@@ -86,11 +85,15 @@ class ConvPath(Path):
     def group(self) -> Group | None:
         return Translation() if self.padding_mode == "circular" else None
 
+    def _convolved(self, inputs: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
+        convolve = CONVOLUTIONS[len(self.kernel_size)]
+        return convolve(self._padded(inputs), filters, bias, stride=self.stride, groups=self.groups)
+
     def _padded(self, inputs: Tensor) -> Tensor:
         if inputs.ndim != 2 + len(self.kernel_size) or inputs.shape[1] != self.weight.shape[1] * self.groups:
             raise ValueError(
-                f"ConvPath expects inputs [n, {self.weight.shape[1] * self.groups}, and {len(self.kernel_size)} grid axes], "
-                f"got {tuple(inputs.shape)}."
+                f"{type(self).__name__} expects inputs [n, {self.weight.shape[1] * self.groups}, "
+                f"and {len(self.kernel_size)} grid axes], got {tuple(inputs.shape)}."
             )
         return pad(inputs, self.padding, self.padding_mode)
 

@@ -37,12 +37,7 @@ class BlockPath(Path):
         self.bias = nn.Parameter(torch.zeros(d_out)) if bias else None
 
     def forward(self, inputs: Float[Tensor, "n block d_in"]) -> Float[Tensor, "n block d_out"]:
-        # Data are kept last in memory while outputs are small, so that the two factors pass on what neither has to copy.
-        if self.weight.shape[1] < 2 * len(inputs):
-            columns = inputs.permute(1, 2, 0)
-            bias = None if self.bias is None else self.bias[:, None]
-            return _added(bias, self.weight, columns).permute(2, 0, 1)
-        return _added(self.bias, inputs.transpose(0, 1), self.weight.transpose(1, 2)).transpose(0, 1)
+        return block_product(self.weight, inputs, self.bias)
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n 1 block d_in"]:
         return inputs[:, None]
@@ -59,9 +54,26 @@ class BlockPath(Path):
     def bias_from_rows(self, rows: Float[Tensor, "*batch block d_out"]) -> Float[Tensor, "*batch d_out"]:
         return rows.sum(-2)
 
+    def dense_weight(self) -> Float[Tensor, "block rows columns"]:
+        """The matrix of every block, from what it sees to what it gives."""
+        return self.weight
+
     def extra_repr(self) -> str:
         blocks, d_out, d_in = self.weight.shape
         return f"{blocks} blocks, {d_in} -> {d_out}"
+
+
+def block_product(
+    weight: Float[Tensor, "block d_out d_in"],
+    inputs: Float[Tensor, "n block d_in"],
+    bias: Float[Tensor, " d_out"] | None = None,
+) -> Float[Tensor, "n block d_out"]:
+    """W[block] x[n, block] + b."""
+    # Data are kept last in memory while outputs are small, so that the two factors pass on what neither has to copy.
+    if weight.shape[1] < 2 * len(inputs):
+        columns = None if bias is None else bias[:, None]
+        return _added(columns, weight, inputs.permute(1, 2, 0)).permute(2, 0, 1)
+    return _added(bias, inputs.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
 
 
 def _added(bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
@@ -95,19 +107,23 @@ class FactoredPath(LinearMap):
         super().__init__()
         self.in_shape, self.out_shape = tuple(in_shape), tuple(out_shape)
         (c_in, *grid_in), (c_out, *grid_out) = in_shape, out_shape
-        share = sqrt(scale * sqrt(2))
-        self.gather = BlockPath(
-            c_in, prod(grid_in), c_out, bias=bias, deviation=share / sqrt(prod(grid_in)), generator=generator
-        )
-        self.scatter = BlockPath(c_out, c_in, prod(grid_out), bias=bias, deviation=share / sqrt(c_in), generator=generator)
+        first, second = deviations(in_shape, scale)
+        self.gather = BlockPath(c_in, prod(grid_in), c_out, bias=bias, deviation=first, generator=generator)
+        self.scatter = BlockPath(c_out, c_in, prod(grid_out), bias=bias, deviation=second, generator=generator)
 
     def forward(self, inputs: Tensor) -> Tensor:
         if inputs.shape[1:] != self.in_shape:
-            raise ValueError(f"FactoredPath expects inputs of shape (n, *{self.in_shape}), got {tuple(inputs.shape)}.")
+            raise ValueError(f"{type(self).__name__} expects inputs of shape (n, *{self.in_shape}), got {tuple(inputs.shape)}.")
         hidden = self.gather(inputs.flatten(2))  # [n, c, c']
         return self.scatter(hidden.transpose(1, 2)).unflatten(2, self.out_shape[1:])  # [n, c', *grid]
 
     def dense_weight(self) -> Float[Tensor, "d_out d_in"]:
         """The same map as one matrix on flattened features; for tests and pictures, it can be huge."""
-        weight = torch.einsum("dtc,cds->dtcs", self.scatter.weight, self.gather.weight)
+        weight = torch.einsum("dtc,cds->dtcs", self.scatter.dense_weight(), self.gather.dense_weight())
         return weight.flatten(2).flatten(0, 1)
+
+
+def deviations(in_shape: tuple[int, ...], scale: float) -> tuple[float, float]:
+    """Initial standard deviations of θ₂ and θ₁."""
+    share = sqrt(scale * sqrt(2))
+    return share / sqrt(prod(in_shape[1:])), share / sqrt(in_shape[0])

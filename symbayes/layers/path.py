@@ -5,6 +5,9 @@ and independent blocks of weights side by side,
 
     output_rows[n, s, block, :] = weight_rows[block] @ input_rows[n, s, block, :] + bias_rows[block]
 
+An output is its rows, put in order. It may also be a fixed linear function of them (weights that are expanded by a basis);
+then `output_rows`, which curvature gives gradients to, is the transpose of that function.
+
 A fully connected map has one position and one block. A convolution has a position for each output pixel, whose
 input row is the patch under the filter, and a block for each group of channels. So a symmetry is only a choice of
 rows. `forward` is free to be fast; the contract is that it equals the row form. The curvature code knows rows and
@@ -12,8 +15,10 @@ nothing else, which is why a new equivariant layer touches no curvature code.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import cast
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -43,7 +48,7 @@ class RowForm(ABC):
 
     @abstractmethod
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
-        """The rows of an output, or of a gradient with respect to it."""
+        """The rows of a gradient with respect to an output; of an output itself, where outputs are rows put in order."""
 
     def weight_from_rows(self, rows: Float[Tensor, "*batch block d_out d_in"]) -> Tensor:
         """Weight-shaped tensors from their row form, flattened: [*batch, p]."""
@@ -52,6 +57,34 @@ class RowForm(ABC):
     def bias_from_rows(self, rows: Float[Tensor, "*batch block d_out"]) -> Float[Tensor, "*batch p"]:
         """The gradient of the bias from the gradients of output rows summed over positions."""
         return rows.flatten(-2)
+
+
+class TangentRows(RowForm):
+    """A single number θ that a map depends on in any way: every entry y of the output is a position, with ∂y/∂θ for input row.
+
+    Args:
+        tangent: Of the output, from the inputs of the map.
+    """
+
+    elementwise = True
+
+    def __init__(self, tangent: Callable[[Tensor], Tensor]) -> None:
+        self.tangent = tangent
+
+    @torch.no_grad()
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s 1 1"]:
+        return self.output_rows(self.tangent(inputs))
+
+    def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s 1 1"]:
+        return outputs.reshape(len(outputs), -1, 1, 1)
+
+
+class Shaped(ABC):
+    """A map whose weights depend on parameters of their shape, such as a lengthscale."""
+
+    @abstractmethod
+    def shape_rows(self) -> dict[str, RowForm]:
+        """Row forms of shape parameters that have one, by their name in the module; the others are free parameters."""
 
 
 class LinearMap(nn.Module):

@@ -1,9 +1,11 @@
 """Which weight tensors a model has, and to which layer and path each belongs."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import nn
 
+from symbayes.layers.basis import RadialBasis
 from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
 
@@ -20,7 +22,8 @@ class WeightTensor:
     #: The symmetry of that path, in a word, or None.
     symmetry: str | None
     size: int
-    is_bias: bool
+    #: A lengthscale or the locations of anchors are a "shape": the form that weights take, not weights.
+    kind: Literal["weight", "bias", "shape"]
 
 
 def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
@@ -37,6 +40,11 @@ def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
             continue
         owner_name, _, attribute = name.rpartition(".")
         owner = modules[owner_name]
+        kind: Literal["weight", "bias", "shape"] = "bias" if attribute.endswith("bias") else "weight"
+        if isinstance(owner, RadialBasis):
+            kind = "shape"
+            owner_name = owner_name.rpartition(".")[0]  # the map that the basis belongs to
+            owner = modules[owner_name]
         layer, path, outermost = owner_name, type(owner).__name__, owner
         for candidate in relaxed:
             prefix = f"{candidate}.paths." if candidate else "paths."
@@ -44,9 +52,7 @@ def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
                 layer, path = candidate, name.removeprefix(prefix).split(".")[0]
                 outermost = modules[f"{prefix}{path}"]
         group = outermost.group if isinstance(outermost, LinearMap) else None
-        found[name] = WeightTensor(
-            name, layer, path, group.name if group else None, parameter.numel(), attribute.endswith("bias")
-        )
+        found[name] = WeightTensor(name, layer, path, group.name if group else None, parameter.numel(), kind)
     if not found:
         raise ValueError("The model has no trainable parameter: there is nothing to learn. Set requires_grad on some.")
     return found

@@ -11,7 +11,7 @@ from symbayes.training.problem import Problem
 
 @torch.no_grad()
 def update_precisions(curvature: Curvature, model: nn.Module, prior: Prior, damping: float) -> None:
-    """log δ ← log δ + damping · (log(γ / ‖θ‖²) − log δ) for every group, within LOG_PRECISION_RANGE.
+    """log δ ← log δ + damping · (log(γ / ‖θ‖²) − log δ) for every learned group, within LOG_PRECISION_RANGE.
 
     At the fixed point ∂ log evidence / ∂ log δ = ½ (γ − δ‖θ‖²) vanishes (MacKay 1992).
     """
@@ -25,7 +25,8 @@ def update_precisions(curvature: Curvature, model: nn.Module, prior: Prior, damp
         squares[index] += weights[name].square().sum()
     tiny = torch.finfo(spent.dtype).tiny
     target = (spent.clamp(min=tiny) / squares.clamp(min=tiny)).log()
-    prior.log_precision.lerp_(target.clamp(*LOG_PRECISION_RANGE), damping)
+    moved = prior.log_precision.lerp(target.clamp(*LOG_PRECISION_RANGE), damping)
+    prior.log_precision.copy_(torch.where(prior.learned, moved, prior.log_precision))
 
 
 @torch.no_grad()

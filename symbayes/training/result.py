@@ -116,6 +116,7 @@ class Result:
             },
             "likelihood": {"kind": type(self.likelihood).__name__, "settings": self.likelihood.settings()},
             "prior": type(self.prior).__name__,
+            "learn": self.prior.learn,
             "num_data": self.num_data,
             "evidence": asdict(self.evidence),
             "symmetries": [asdict(row) for row in self.symmetries.rows],
@@ -151,7 +152,7 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
         saved = next(tensor for name, tensor in tensors.items() if name.startswith("model:"))
         model = _rebuilt(summary, folder).to(saved.dtype)
     likelihood = _likelihood(summary["likelihood"])
-    prior = _PRIORS[summary["prior"]](model)
+    prior = _PRIORS[summary["prior"]](model, learn=summary.get("learn"))
     for part, module in (("model", model), ("prior", prior), ("likelihood", likelihood)):
         state = {name.removeprefix(f"{part}:"): t for name, t in tensors.items() if name.startswith(f"{part}:")}
         try:

@@ -20,11 +20,11 @@ class PathRow:
     layer: str
     path: str
     symmetry: str | None
-    #: Number of weights, biases included.
+    #: Number of weights, biases and lengthscales included.
     parameters: int
     #: Prior precision δ of its weights: geometric mean over tensors.
     precision: float
-    #: γ: how many of its parameters the data determine, biases included.
+    #: γ: how many of its parameters the data determine, biases and lengthscales included.
     effective: float
     #: γ per weight, relative to the sum over the paths of the layer (ELLA, Table 3); 1 where there is one path.
     share: float
@@ -71,12 +71,12 @@ def symmetries(
     density: dict[tuple[str, str], float] = {}
     total: dict[str, float] = {}
     for key, members in paths.items():
-        weights = [tensor for tensor in members if not tensor.is_bias] or members
+        weights = [tensor for tensor in members if tensor.kind == "weight"] or members
         density[key] = sum(effective[tensor.name] / tensor.size for tensor in weights) / len(weights)
         total[key[0]] = total.get(key[0], 0.0) + density[key]
     rows = []
     for (layer, path), members in paths.items():
-        weights = [tensor for tensor in members if not tensor.is_bias] or members
+        weights = [tensor for tensor in members if tensor.kind == "weight"] or members
         rows.append(
             PathRow(
                 layer,

@@ -5,11 +5,13 @@ import torch
 from torch.testing import assert_close
 
 from symbayes.groups.space import cube, flips, p4, p4m
+from symbayes.layers.basis import RadialBasis
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import BlockPath, FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, SeparableGroupPath
-from symbayes.layers.path import LinearMap, Path
+from symbayes.layers.path import LinearMap, Path, Shaped
+from symbayes.layers.sparse import ExpandedPath, ProjectedPath, SparseConvPath, SparseFactoredPath
 
 CASES = {
     "dense": (lambda: DensePath((2, 3, 3), (4, 2)), (2, 3, 3)),
@@ -35,6 +37,22 @@ CASES = {
     "gconv flips": (lambda: GroupConvPath(2, 3, flips()), (4, 3, 5)),
     "gconv flips 1-d": (lambda: GroupConvPath(2, 3, flips(1), 5), (4, 7)),
     "gconv cube": (lambda: GroupConvPath(1, 1, cube(), lifting=True), (1, 3, 3, 3)),
+    "sparse conv 1-d": (lambda: SparseConvPath(2, 3, (5,), anchors=0.5), (2, 7)),
+    "sparse conv 2-d": (lambda: SparseConvPath(2, 3, learn_lengthscale=True, learn_locations=True), (2, 5, 4)),
+    "sparse conv 2-d dense": (lambda: SparseConvPath(2, 3, anchors=None, bias=False), (2, 5, 4)),
+    "sparse conv 2-d groups": (lambda: SparseConvPath(4, 6, anchors=7, groups=2, stride=2), (4, 5, 4)),
+    "sparse conv 2-d zeros": (lambda: SparseConvPath(2, 3, padding_mode="zeros", learn_lengthscale=True), (2, 5, 4)),
+    "sparse conv 3-d": (lambda: SparseConvPath(1, 2, (3, 3, 3), anchors=0.3, stride=2), (1, 4, 4, 2)),
+    "projected": (lambda: ProjectedPath(3, RadialBasis((2, 3), 0.5), 4, deviation=0.5), (3, 6)),
+    "projected, weights first": (
+        lambda: ProjectedPath(3, RadialBasis((8,), 7, learn_lengthscale=True), 2, deviation=1.0),
+        (3, 8),
+    ),
+    "expanded": (lambda: ExpandedPath(3, 4, RadialBasis((2, 3), 0.5), deviation=0.5), (3, 4)),
+    "expanded, weights first": (
+        lambda: ExpandedPath(3, 2, RadialBasis((8,), 7, learn_lengthscale=True), deviation=1.0),
+        (3, 2),
+    ),
 }
 #: Products of paths: each has its rows, together they must keep the symmetry.
 PRODUCTS = {
@@ -42,6 +60,7 @@ PRODUCTS = {
     "separable": (lambda: SeparableGroupPath(2, 3, p4()), (8, 4, 4)),
     "separable lifting": (lambda: SeparableGroupPath(2, 3, p4m(), lifting=True), (2, 4, 4)),
     "depthwise separable": (lambda: SeparableGroupPath(2, 3, p4(), depthwise=True), (8, 4, 4)),
+    "sparse factored": (lambda: SparseFactoredPath((2, 3, 3), (3, 3, 3)), (2, 3, 3)),
 }
 
 
@@ -55,12 +74,16 @@ def case(request, generator):
     return path, torch.randn(5, *shape, generator=generator, dtype=torch.float64)
 
 
-def test_forward_equals_the_row_form(case):
+def test_forward_equals_the_row_form(case, generator):
     path, inputs = case
     expected = torch.einsum("nsbi,boi->nsbo", path.input_rows(inputs), path.weight_rows())
     if path.bias_rows() is not None:
         expected = expected + path.bias_rows()
-    assert_close(path.output_rows(path(inputs)), expected)
+    outputs = path(inputs)
+    direction = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype)
+    assert_close((outputs * direction).flatten(1).sum(1), (path.output_rows(direction) * expected).flatten(1).sum(1))
+    if not isinstance(path, ExpandedPath):  # whose outputs are a function of rows, not rows put in order
+        assert_close(path.output_rows(outputs), expected)
 
 
 def test_distinct_rows_are_arranged_into_the_input_rows(case):
@@ -83,6 +106,20 @@ def test_rows_give_the_gradients_of_each_datum(case, generator):
             assert_close(path.bias_from_rows(rows.sum((0, 1))), wanted[1].flatten())
 
 
+def test_rows_of_a_shape_give_its_gradients_for_each_datum(case, generator):
+    path, inputs = case
+    learned = {name: path.get_parameter(name) for name, _ in path.named_parameters() if name.endswith("omega")}
+    for name, parameter in learned.items():
+        assert isinstance(path, Shaped)
+        form = path.shape_rows()[name]
+        for datum in inputs[:2]:
+            outputs = path(datum[None])
+            direction = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype)
+            (wanted,) = torch.autograd.grad((outputs * direction).sum(), parameter)
+            found = torch.einsum("nsbo,nsbi->boi", form.output_rows(direction), form.input_rows(datum[None]))
+            assert_close(form.weight_from_rows(found), wanted)
+
+
 def test_a_map_with_a_group_is_equivariant_under_all_of_it():
     for build, shape in (CASES | PRODUCTS).values():
         path = build().double()
@@ -102,10 +139,9 @@ def test_a_map_without_a_group_says_so():
 
 
 def test_no_map_is_missing():
-    def leaves(kind):
-        below = kind.__subclasses__()
-        return {kind} if not below else set().union(*map(leaves, below))
+    def below(kind):
+        return {kind}.union(*map(below, kind.__subclasses__()))
 
-    package = {kind for kind in leaves(LinearMap) if kind.__module__.startswith("symbayes.")}
+    package = {kind for kind in below(LinearMap) - {LinearMap, Path} if kind.__module__.startswith("symbayes.")}
     assert {type(build()) for build, _ in CASES.values()} == {kind for kind in package if issubclass(kind, Path)}
     assert {type(build()) for build, _ in PRODUCTS.values()} == {kind for kind in package if not issubclass(kind, Path)}

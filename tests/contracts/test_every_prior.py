@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 
 KINDS = [ScalarPrior, LayerwisePrior, PathwisePrior, TensorwisePrior]
@@ -26,6 +27,47 @@ def test_it_is_a_normal_density_over_all_trainable_tensors(kind, generator):
     assert prior.group_of.keys() == weights.keys()
     wanted = sum(Normal(0, prior.precisions()[name].rsqrt()).log_prob(weight).sum() for name, weight in weights.items())
     assert_close(prior.log_prob(weights), wanted)
+
+
+def sparse():
+    learned = {"learn_lengthscale": True}
+    paths = {"conv": SparseConvPath(1, 2, **learned), "sparse": SparseFactoredPath((1, 3, 3), (2, 3, 3), **learned)}
+    return nn.Sequential(RelaxedLayer(paths), nn.Flatten(), nn.Linear(18, 3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lengthscale_shares_its_precision_with_nothing(kind):
+    prior = kind(sparse())
+    omegas = [name for name in prior.group_of if name.endswith("omega")]
+    assert len(omegas) == 3
+    for omega in omegas:
+        assert [name for name, group in prior.group_of.items() if group == prior.group_of[omega]] == [omega]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_precisions_that_are_learned_get_gradients(kind):
+    model = sparse().double()
+    prior = kind(model, 3.0, learn=["*omega"])
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    assert_close(prior.log_prob(weights), kind(model, 3.0).log_prob(weights))
+    (found,) = torch.autograd.grad(prior.log_prob(weights), prior.log_precision)
+    everything = kind(model, 3.0)
+    (wanted,) = torch.autograd.grad(everything.log_prob(weights), everything.log_precision)
+    assert prior.learned.tolist() == [group.endswith("omega") for group in prior.groups]
+    assert_close(found, torch.where(prior.learned, wanted, 0))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: TensorwisePrior(sparse(), learn=["*lengthscale"]), r"'\*lengthscale' matches none of 0\.paths\.conv\.weight"),
+        (lambda: PathwisePrior(sparse(), learn=["*conv.weight"]), "'0.paths.conv.bias' is left out of the group '0/conv'"),
+        (lambda: TensorwisePrior(sparse(), 0.0), "precision must be positive and finite, got 0.0"),
+    ],
+)
+def test_what_cannot_be_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
 
 
 def test_no_prior_is_missing():

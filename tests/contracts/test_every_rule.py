@@ -17,8 +17,10 @@ from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Categorical, Gaussian
 from symbayes.priors import TensorwisePrior
+from tests.oracles import dense_ggn, joined, softmax_hessian
 
 #: The same rule with all data in one batch, and in several.
 RULES = {
@@ -37,9 +39,29 @@ RULES = {
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def problem(generator):
-    paths = {"conv": ConvPath(2, 3, (3, 3), stride=2), "factored": FactoredPath((2, 4, 4), (3, 2, 2))}
+#: Of one layer: weights as they are, or smooth, with their shape fixed or learned.
+PATHS = {
+    "dense": lambda: {"conv": ConvPath(2, 3, (3, 3), stride=2), "factored": FactoredPath((2, 4, 4), (3, 2, 2))},
+    "sparse": lambda: sparse(),
+    "sparse, lengthscale": lambda: sparse(learn_lengthscale=True),
+    "sparse, lengthscale and locations": lambda: sparse(learn_lengthscale=True, learn_locations=True),
+}
+
+
+def sparse(**learned):
+    return {
+        "conv": SparseConvPath(2, 3, (3, 3), stride=2, **learned),
+        "factored": SparseFactoredPath((2, 4, 4), (3, 2, 2), anchors=0.25, **learned),
+    }
+
+
+@pytest.fixture(params=["dense", "sparse, lengthscale"])
+def problem(request, generator):
+    return problem_of(request.param, generator)
+
+
+def problem_of(paths, generator):
+    paths = PATHS[paths]()
     model = nn.Sequential(RelaxedLayer(paths, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3)).double()
     inputs = torch.randn(12, 2, 4, 4, generator=generator, dtype=torch.float64)
     return model, inputs
@@ -115,6 +137,30 @@ def test_lanczos_is_differentiable_in_a_shared_noise_and_says_so_of_others(probl
     assert_close(found[0], -2 * sum(curvature.effective(precisions).values()))
     with pytest.raises(ValueError, match="not in one for each output"):
         curvature_of(Lanczos(), model, inputs, Gaussian(0.5, 3).double(), targets).log_det(precisions)
+
+
+@pytest.mark.parametrize("paths", PATHS)
+def test_blocks_are_those_of_the_exact_ggn(paths, generator):
+    model, inputs = problem_of(paths, generator)
+    targets = torch.arange(12) % 3
+    blocks = dense_ggn(model, inputs, softmax_hessian)
+    for rule in (Kfac(), Kfac(sharing="reduce"), Ekfac(), Diagonal()):
+        found = curvature_of(rule, model, inputs, Categorical(), targets).blocks
+        assert found.keys() == dict(model.named_parameters()).keys()
+        for name, block in found.items():
+            if name.endswith(("omega", "locations")):
+                assert_close(block.dense(), blocks[name, name].diagonal().diag())
+            elif isinstance(rule, Ekfac | Diagonal):
+                assert_close(block.trace(), blocks[name, name].trace())
+    prior = TensorwisePrior(model, 2.0)
+    precisions = {name: precision.detach() for name, precision in prior.precisions().items()}
+    H = joined(blocks, list(precisions))
+    wanted = torch.linalg.slogdet(torch.eye(len(H), dtype=H.dtype) + H / 2)[1]
+    for rule in (Ggn(), Kernel(subset=12)):
+        assert_close(curvature_of(rule, model, inputs, Categorical(), targets).log_det(precisions), wanted)
+    vector = torch.randn(len(H), generator=generator, dtype=H.dtype)
+    product = curvature_of(Lanczos(), model, inputs, Categorical(), targets).product
+    assert_close(product(vector), H @ vector)
 
 
 def test_monte_carlo_agrees_with_exact_on_average(problem):

@@ -5,12 +5,14 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from symbayes.curvature.capture import Capture
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Kernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
+from symbayes.layers.sparse import SparseConvPath
 from symbayes.likelihoods import Categorical
 from tests.oracles import dense_ggn, softmax_hessian
 
@@ -271,3 +273,29 @@ def test_cross_attention_is_refused_by_name():
 
     with pytest.raises(RuntimeError, match=r"Attention 'attention' must be self-attention"):
         run(Cross(), torch.randn(2, 3, 4))
+
+
+def test_maps_of_one_module_share_what_it_saw_and_gave(generator):
+    path = SparseConvPath(1, 2, learn_lengthscale=True)
+    model = nn.Sequential(path, nn.Flatten(), nn.Linear(18, 2))
+    inputs = torch.randn(4, 1, 3, 3, generator=generator)
+    seen = {}
+    with Capture(model) as capture:
+        outputs = capture.forward(inputs)
+        assert capture.inputs["0"] is capture.inputs["0.basis.omega"]
+        capture.backward(outputs, torch.ones(1, 1, 4, 2), lambda _, name, gradients: seen.setdefault(name, gradients))
+    assert seen.keys() == {"0", "0.basis.omega", "2"}
+    assert_close(seen["0"], seen["0.basis.omega"])
+
+
+def test_a_lengthscale_has_curvature_where_its_weights_are_frozen(generator):
+    path = SparseConvPath(1, 2, learn_lengthscale=True)
+    path.weight.requires_grad_(False)
+    path.bias.requires_grad_(False)
+    model = nn.Sequential(path, nn.Flatten(), nn.Linear(18, 2)).double()
+    inputs = torch.randn(4, 1, 3, 3, generator=generator, dtype=torch.float64)
+    wanted = dense_ggn(model, inputs, softmax_hessian)
+    data = TensorSource(inputs, torch.zeros(4, dtype=torch.long), CPU)
+    found = Kfac().curvature(model, data, Categorical()).blocks
+    assert found.keys() == {"0.basis.omega", "2.weight", "2.bias"}
+    assert_close(found["0.basis.omega"].dense(), wanted["0.basis.omega", "0.basis.omega"])

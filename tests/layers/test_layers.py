@@ -68,9 +68,9 @@ def test_tensors_know_their_layer_path_and_symmetry():
     tensors = weight_tensors(model)
     assert list(tensors) == [name for name, p in model.named_parameters() if p.requires_grad]
     gather = tensors["0.paths.factored.gather.weight"]
-    assert (gather.layer, gather.path, gather.symmetry, gather.is_bias) == ("0", "factored", None, False)
+    assert (gather.layer, gather.path, gather.symmetry, gather.kind) == ("0", "factored", None, "weight")
     conv = tensors["0.paths.conv.bias"]
-    assert (conv.layer, conv.path, conv.symmetry, conv.is_bias) == ("0", "conv", "translation", True)
+    assert (conv.layer, conv.path, conv.symmetry, conv.kind) == ("0", "conv", "translation", "bias")
     assert tensors["2.weight"].path == "Linear"
 
 

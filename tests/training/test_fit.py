@@ -166,6 +166,22 @@ def test_a_result_survives_saving(tmp_path):
     }  # fmt: skip
 
 
+def test_lengthscales_are_learned_alone_and_survive_saving(tmp_path):
+    task = sb.load("placed-digits")
+    part = (task.train[0][:60], task.train[1][:60])
+    model = sb.allconv(task, ("sparse", "sparse_conv"), 1, filter_anchors=0.8, learn_lengthscales=True)
+    prior = sb.TensorwisePrior(model, 2.0, learn=["*omega"])
+    result = sb.fit(model, part, prior=prior, epochs=2, progress=False)
+    for name, precision in result.evidence.precision.items():
+        assert (precision == pytest.approx(2.0)) == (not name.endswith("omega"))
+    assert result.evidence.effective["block1.paths.sparse.gather.basis.omega"] > 0
+    result.save(tmp_path)
+    again = sb.load_result(tmp_path)
+    assert_close(again.model(part[0]), result.model(part[0]))
+    assert again.prior.learn == ("*omega",)
+    assert_close(again.prior.learned, prior.learned)
+
+
 def test_a_user_s_model_is_loaded_into_one_of_the_same_structure(tmp_path):
     likelihood = sb.Gaussian(0.5, 3)
     targets = torch.eye(3)[blobs()[1]]

@@ -31,6 +31,17 @@ def test_it_converges_to_a_stationary_point_of_the_evidence(generator):
         assert_close(slope[free], torch.zeros_like(slope[free]), rtol=0, atol=1e-5)
 
 
+def test_precisions_that_are_not_learned_stay_as_they_are(generator):
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    data = TensorSource(torch.randn(40, 3, generator=generator, dtype=torch.float64), torch.arange(40) % 2, torch.device("cpu"))
+    curvature = Kfac().curvature(model, data, Categorical())
+    some, every = TensorwisePrior(model, 2.0, learn=["0.*"]), TensorwisePrior(model, 2.0)
+    for prior in (some, every):
+        update_precisions(curvature, model, prior, 0.5)
+    assert_close(some.log_precision[:2], every.log_precision[:2])
+    assert_close(some.log_precision[2:].exp(), torch.full((2,), 2.0, dtype=torch.float64))
+
+
 def test_weights_that_vanished_get_a_bounded_precision(generator):
     model = nn.Linear(3, 2)
     with torch.no_grad():

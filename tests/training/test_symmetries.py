@@ -8,11 +8,12 @@ from symbayes.training.symmetries import symmetries
 
 def tensors():
     rows = [
-        WeightTensor("a.paths.conv.weight", "a", "conv", "translation", 10, False),
-        WeightTensor("a.paths.conv.bias", "a", "conv", "translation", 2, True),
-        WeightTensor("a.paths.factored.gather.weight", "a", "factored", None, 100, False),
-        WeightTensor("a.paths.factored.scatter.weight", "a", "factored", None, 50, False),
-        WeightTensor("head.weight", "head", "Linear", None, 5, False),
+        WeightTensor("a.paths.conv.weight", "a", "conv", "translation", 10, "weight"),
+        WeightTensor("a.paths.conv.bias", "a", "conv", "translation", 2, "bias"),
+        WeightTensor("a.paths.conv.basis.omega", "a", "conv", "translation", 1, "shape"),
+        WeightTensor("a.paths.factored.gather.weight", "a", "factored", None, 100, "weight"),
+        WeightTensor("a.paths.factored.scatter.weight", "a", "factored", None, 50, "weight"),
+        WeightTensor("head.weight", "head", "Linear", None, 5, "weight"),
     ]
     return {row.name: row for row in rows}
 
@@ -20,20 +21,21 @@ def tensors():
 EFFECTIVE = {
     "a.paths.conv.weight": 6.0,
     "a.paths.conv.bias": 1.0,
+    "a.paths.conv.basis.omega": 0.5,
     "a.paths.factored.gather.weight": 10.0,
     "a.paths.factored.scatter.weight": 15.0,
     "head.weight": 4.0,
 }
 
 
-def test_shares_are_of_effective_parameters_per_weight_without_biases():
+def test_shares_are_of_effective_parameters_per_weight_without_biases_and_shapes():
     table = symmetries(tensors(), dict.fromkeys(EFFECTIVE, 4.0), EFFECTIVE)
     conv, factored, head = table.rows
     # conv 6/10 = 0.6; factored (10/100 + 15/50) / 2 = 0.2
     assert conv.share == pytest.approx(0.75)
     assert factored.share == pytest.approx(0.25)
     assert head.share == 1.0
-    assert (conv.effective, conv.parameters) == (7.0, 12)
+    assert (conv.effective, conv.parameters) == (7.5, 13)
     assert (factored.effective, factored.parameters) == (25.0, 150)
     assert factored.precision == pytest.approx(4.0)
     assert table.words() == ["a keeps part of translation (conv 75 %, factored 25 %)"]

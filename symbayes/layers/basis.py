@@ -1,0 +1,164 @@
+"""Weights on a grid as smooth functions: radial basis functions around a few anchors (ELLA, eqs. 6 and 7).
+
+The dense weights w over the T cells of a grid are what regression from values u at P anchors Z predicts there,
+
+    w = u Ψ,      Ψ = (K_ZZ + σ² I)⁻¹ K_ZT,      k(z, t) = exp(−½ ω² ‖z − t‖²),
+
+in units of cells, from the centre of the grid. As ω → 0 the weights become the same everywhere, so ω is an inverse
+lengthscale whose prior N(0, δ⁻¹) controls how far a fully connected map may be from a stationary one.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import jvp
+
+#: σ where ω or anchors are learned: K is singular at ω = 0, and where anchors meet.
+LEARNED_NOISE = 0.01
+
+
+class RadialBasis(nn.Module):
+    """Ψ on a grid in 1, 2 or 3 dimensions. It is computed once where nothing of it is learned, as on a grid of a single cell.
+
+    Args:
+        grid: Cells along each axis.
+        anchors: How many: a number, or a share of the cells (Python's rounding, at least one). All cells when None: then the
+            anchors are the cells, row by row, and without noise u are the dense weights themselves.
+        learn_lengthscale: Whether `omega` is a parameter.
+        learn_locations: Whether the `locations` of anchors are.
+        omega: The first value of ω.
+        noise: σ; when None, 0.01 where something is learned and 0 otherwise.
+
+    Raises:
+        ValueError: If there is no such grid or number of anchors, or K is singular.
+    """
+
+    omega: Float[Tensor, "1"]
+    locations: Float[Tensor, "anchor axis"]
+    #: Ψ where nothing of it is learned.
+    _fixed: Float[Tensor, "anchor cell"] | None
+
+    def __init__(
+        self,
+        grid: Sequence[int],
+        anchors: int | float | None = None,
+        *,
+        learn_lengthscale: bool = False,
+        learn_locations: bool = False,
+        omega: float = 1.0,
+        noise: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.grid = tuple(grid)
+        if len(self.grid) not in (1, 2, 3) or min(self.grid) < 1:
+            raise ValueError(f"The grid of a RadialBasis must have 1, 2 or 3 axes of at least one cell, got {self.grid}.")
+        if prod(self.grid) == 1:
+            learn_lengthscale = learn_locations = False  # one weight has no shape
+        self.is_learned = learn_lengthscale or learn_locations
+        self.noise = (LEARNED_NOISE if self.is_learned else 0.0) if noise is None else noise
+        _register(self, "omega", torch.tensor([float(omega)]), learn_lengthscale)
+        _register(self, "locations", _locations(self.grid, _count(prod(self.grid), anchors)), learn_locations)
+        self.register_buffer("_fixed", None, persistent=False)
+        self._refresh()
+
+    def matrix(self) -> Float[Tensor, "anchor cell"]:
+        """Ψ, differentiable in what is learned of it."""
+        return self._at(self.omega) if self._fixed is None else self._fixed
+
+    @torch.no_grad()
+    def slope(self) -> Float[Tensor, "anchor cell"]:
+        """∂Ψ/∂ω."""
+        tangent: Tensor = jvp(self._at, (self.omega.detach(),), (torch.ones_like(self.omega),))[1]
+        return tangent
+
+    @torch.no_grad()
+    def spread(self) -> Float[Tensor, ""]:
+        """Standard deviation of the dense weights, on average over cells, where that of u is 1."""
+        return self.matrix().square().sum(0).mean().sqrt()
+
+    def _at(self, omega: Float[Tensor, "1"]) -> Float[Tensor, "anchor cell"]:
+        # In double precision: K is close to singular where ω is small.
+        anchors = self.locations.double()
+        kernel = partial(_kernel, omega.double())
+        K = kernel(anchors, anchors) + self.noise**2 * torch.eye(len(anchors), dtype=anchors.dtype, device=anchors.device)
+        cells = _cells(self.grid).to(anchors)
+        matrix = torch.cholesky_solve(kernel(anchors, cells), torch.linalg.cholesky(K))
+        return matrix.to(self.locations.dtype).contiguous()
+
+    @torch.no_grad()
+    def _refresh(self) -> None:
+        if self.is_learned:
+            return
+        try:
+            self._fixed = self._at(self.omega)
+        except RuntimeError as error:
+            raise ValueError(
+                f"The anchors of a RadialBasis must be apart on the scale of its kernel; with omega={self.omega.item():.3g} "
+                f"and noise={self.noise} their covariance is singular. Use a larger omega, or noise=0.01."
+            ) from error
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RadialBasis":
+        # Moved or converted: Ψ is computed again, so that a model made double is as exact as double is.
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._refresh()
+        return self
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._refresh()
+
+    def extra_repr(self) -> str:
+        learned = [name for name, _ in self.named_parameters()]
+        return f"{len(self.locations)} anchors on {'×'.join(map(str, self.grid))}" + (f", {learned} learned" if learned else "")
+
+
+def _register(module: nn.Module, name: str, tensor: Tensor, learned: bool) -> None:
+    if learned:
+        module.register_parameter(name, nn.Parameter(tensor))
+    else:
+        module.register_buffer(name, tensor)
+
+
+def _kernel(omega: Tensor, left: Float[Tensor, "a axis"], right: Float[Tensor, "b axis"]) -> Float[Tensor, "a b"]:
+    squares = (left[:, None] - right).square().sum(-1)
+    return torch.exp(-0.5 * omega**2 * squares)
+
+
+def _count(cells: int, anchors: int | float | None) -> int:
+    """The number of anchors."""
+    if anchors is None:
+        return cells
+    if isinstance(anchors, float):
+        if not 0 < anchors <= 1:
+            raise ValueError(f"anchors as a share of the cells must lie above 0 and be at most 1, got {anchors}.")
+        return max(1, round(anchors * cells))
+    if not 1 <= anchors <= cells:
+        raise ValueError(f"anchors must be at least 1 and at most the {cells} cells, got {anchors}.")
+    return anchors
+
+
+def _cells(grid: Sequence[int]) -> Float[Tensor, "cell axis"]:
+    """Where the cells are, row by row, from the centre of the grid."""
+    axes = [torch.arange(size) - (size - 1) / 2 for size in grid]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)
+
+
+def _locations(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"]:
+    """The cells themselves where there are as many anchors; else spread over the box that the cells span.
+
+    The additive recurrence z_i = ½ + i (φ⁻¹, φ⁻², …) mod 1 with φ^(d+1) = φ + 1 (Roberts 2018): it starts at the centre, and
+    its points keep apart however many there are.
+    """
+    if anchors == prod(grid):
+        return _cells(grid)
+    axes, root = len(grid), 1.0
+    for _ in range(60):
+        root = (1 + root) ** (1 / (axes + 1))
+    steps = torch.tensor([root ** -(axis + 1) for axis in range(axes)], dtype=torch.float64)
+    unit = (0.5 + torch.arange(anchors)[:, None] * steps) % 1
+    return ((unit - 0.5) * (torch.tensor(grid) - 1)).float()

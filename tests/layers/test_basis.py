@@ -1,0 +1,116 @@
+"""The radial basis: Ψ against its formula, the grid recovered exactly, and a cache that is never stale."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch.func import functional_call, jacfwd, jacrev, vmap
+from torch.testing import assert_close
+
+from symbayes.layers.basis import RadialBasis
+
+
+def formula(basis, cells):
+    """Ψ, entry by entry."""
+    anchors, omega = basis.locations.detach().double(), float(basis.omega.detach())
+    K = torch.zeros(len(anchors), len(anchors), dtype=torch.float64)
+    k = torch.zeros(len(anchors), len(cells), dtype=torch.float64)
+    for i, z in enumerate(anchors):
+        for j, other in enumerate(anchors):
+            K[i, j] = torch.exp(-0.5 * omega**2 * (z - other).square().sum())
+        for j, cell in enumerate(cells):
+            k[i, j] = torch.exp(-0.5 * omega**2 * (z - cell).square().sum())
+    return torch.linalg.inv(K + basis.noise**2 * torch.eye(len(anchors), dtype=torch.float64)) @ k
+
+
+def cells_of(*axes):
+    return torch.cartesian_prod(*(torch.tensor(axis, dtype=torch.float64) for axis in axes)).reshape(-1, len(axes))
+
+
+@pytest.mark.parametrize("grid", [(7,), (3, 3), (2, 5), (16, 16), (3, 3, 3), (1, 1)])
+def test_anchors_on_the_grid_give_dense_weights_back(grid):
+    basis = RadialBasis(grid).double()
+    assert_close(basis.matrix(), torch.eye(len(basis.locations), dtype=torch.float64), rtol=0, atol=1e-12)
+    assert_close(RadialBasis(grid, 1.0).matrix(), RadialBasis(grid).matrix())
+
+
+@pytest.mark.parametrize("learned", [{}, {"learn_lengthscale": True}, {"learn_locations": True}])
+def test_it_is_the_regression_from_anchors_to_cells(learned):
+    basis = RadialBasis((2, 3), 4, omega=0.7, **learned).double()
+    assert basis.noise == (0.01 if learned else 0.0)
+    assert_close(basis.matrix().detach(), formula(basis, cells_of([-0.5, 0.5], [-1, 0, 1])))
+
+
+@pytest.mark.parametrize(
+    ("grid", "anchors", "count"), [((3, 3), 0.5, 4), ((3, 3), 0.8, 7), ((1, 1), 0.5, 1), ((32, 32), 0.5, 512), ((4,), 3, 3)]
+)
+def test_anchors_are_counted_as_in_the_paper_and_keep_apart(grid, anchors, count):
+    locations = RadialBasis(grid, anchors).locations
+    assert len(locations) == count
+    assert_close(locations[0], torch.zeros(len(grid)))
+    assert (locations.abs() <= (torch.tensor(grid) - 1) / 2).all()
+    if count > 1:
+        nearest = torch.cdist(locations, locations).fill_diagonal_(torch.inf).min()
+        spacing = (torch.tensor(grid) - 1).prod().item() / count
+        assert nearest > 0.5 * spacing ** (1 / len(grid))
+
+
+def test_its_slope_is_the_derivative_in_omega():
+    basis = RadialBasis((3, 4), 0.5, learn_lengthscale=True, omega=0.6).double()
+    wanted = jacrev(lambda omega: functional_call(basis, {"omega": omega}, ()))
+    basis.forward = basis.matrix
+    assert_close(basis.slope(), wanted(basis.omega.detach())[..., 0])
+    assert not basis.slope().requires_grad
+
+
+def test_what_is_learned_is_differentiable_in_every_mode():
+    basis = RadialBasis((3, 3), 4, learn_lengthscale=True, learn_locations=True).double()
+    basis.forward = basis.matrix
+
+    def matrix(omega, locations):
+        return functional_call(basis, {"omega": omega, "locations": locations}, ())
+
+    point = tuple(p.detach() for p in (basis.omega, basis.locations))
+    assert torch.autograd.gradcheck(matrix, tuple(p.clone().requires_grad_() for p in point), check_forward_ad=True)
+    assert_close(jacfwd(matrix, (0, 1))(*point), jacrev(matrix, (0, 1))(*point))
+    many = torch.tensor([[0.5], [1.0]], dtype=torch.float64)
+    assert_close(vmap(matrix, (0, None))(many, point[1])[1], matrix(many[1], point[1]))
+
+
+def test_the_kept_matrix_follows_types_copies_and_loading():
+    basis = RadialBasis((4, 4), 0.5)
+    assert basis.matrix() is basis.matrix()
+    exact = RadialBasis((4, 4), 0.5).double()
+    assert_close(basis.double().matrix(), exact.matrix(), rtol=0, atol=0)
+    other = RadialBasis((4, 4), 0.5, omega=0.5).double()
+    copied = deepcopy(basis)
+    copied.load_state_dict(other.state_dict())
+    assert_close(copied.matrix(), other.matrix(), rtol=0, atol=0)
+    assert_close(basis.matrix(), exact.matrix(), rtol=0, atol=0)
+    assert set(basis.state_dict()) == {"omega", "locations"}
+
+
+def test_without_omega_weights_are_the_same_everywhere():
+    basis = RadialBasis((5, 4), 0.5, learn_lengthscale=True, omega=0.0).double()
+    matrix = basis.matrix().detach()
+    assert_close(matrix, torch.full_like(matrix, 1 / (10 + 1e-4)))
+
+
+def test_a_single_cell_has_no_shape_to_learn():
+    assert list(RadialBasis((1, 1), 0.5, learn_lengthscale=True, learn_locations=True).parameters()) == []
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: RadialBasis((2, 2, 2, 2)), r"must have 1, 2 or 3 axes of at least one cell, got \(2, 2, 2, 2\)"),
+        (lambda: RadialBasis((0, 3)), "at least one cell"),
+        (lambda: RadialBasis((3, 3), 10), "anchors must be at least 1 and at most the 9 cells, got 10"),
+        (lambda: RadialBasis((3, 3), 0), "at most the 9 cells, got 0"),
+        (lambda: RadialBasis((3, 3), 1.5), "share of the cells must lie above 0 and be at most 1, got 1.5"),
+        (lambda: RadialBasis((3, 3), omega=0.0), "with omega=0 and noise=0.0 their covariance is singular"),
+    ],
+)
+def test_what_cannot_be_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
