@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from symbayes.groups.actions import board, copies, cyclic, pairs, symmetric
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import BlockPath
+from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import Path
 
 CASES = {
@@ -22,6 +24,11 @@ CASES = {
     "conv 2-d even kernel": (lambda: ConvPath(2, 3, (2, 4), padding=(1, 2)), (2, 5, 4)),
     "conv 2-d groups": (lambda: ConvPath(4, 6, (3, 1), groups=2), (4, 5, 4)),
     "conv 2-d stride": (lambda: ConvPath(2, 3, (3, 3), stride=2), (2, 5, 4)),
+    "orbit of a set": (lambda: OrbitPath(2, 3, symmetric(6)).parts[0], (2, 6)),
+    "orbit pooled": (lambda: OrbitPath(2, 3, symmetric(6).pooled()).parts[0], (2, 6)),
+    "orbit of a board": (lambda: OrbitPath(2, 3, board(3), in_shape=(3, 3)).parts[0], (2, 3, 3)),
+    "orbit of pairs": (lambda: OrbitPath(2, 3, pairs(symmetric(4)), bias=False).parts[1], (2, 16)),
+    "orbit of two cycles": (lambda: OrbitPath(2, 3, copies(cyclic(4), 2)).parts[0], (2, 8)),
     "conv 3-d": (lambda: ConvPath(1, 2, (3, 3, 3), stride=2), (1, 4, 4, 2)),
 }
 
