@@ -50,6 +50,9 @@ class OrbitRows(Path):
         self.rest: Int[Tensor, " r"]
         self.beside: Int[Tensor, "2 j"]
         self.orbit_of_input: Int[Tensor, " i"]
+        #: The place of the weight of every pair among those of all blocks, where all classes are listed.
+        self.weight_of_pair: Int[Tensor, "b s i"] | None
+        self.register_buffer("weight_of_pair", None, persistent=False)
         buffers = {
             "seen": np.stack([orbit.seen.T for orbit in orbits], axis=1),
             "class_of_seen": np.repeat(np.arange(self._listed), first.sizes),
@@ -57,6 +60,9 @@ class OrbitRows(Path):
             "beside": np.array(beside, dtype=np.int64).reshape(-1, 2).T,
             "orbit_of_input": orbit_of_input,
         }
+        if not first.rest:
+            ranks = np.argsort([orbit.seen for orbit in orbits], axis=2)
+            buffers["weight_of_pair"] = buffers["class_of_seen"][ranks] + self._listed * np.arange(len(orbits))[:, None, None]
         for name, indices in buffers.items():
             self.register_buffer(name, torch.tensor(indices), persistent=False)
         sizes = torch.tensor([*first.sizes, *_rest_sizes(first, orbit_of_input)], dtype=torch.get_default_dtype())
@@ -68,7 +74,13 @@ class OrbitRows(Path):
         self.bias = nn.Parameter(torch.zeros(len(orbits), out_channels)) if bias else None
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "n d b s"]:
-        outputs = torch.einsum("nckbs,bdck->ndbs", self._sums(inputs), self.weight)
+        if self.weight_of_pair is not None and len(inputs) > self.weight.shape[1]:
+            # Weights spelled out for every pair are fewer numbers than the rows of so many data.
+            spelled = self.weight.permute(1, 2, 0, 3).flatten(2).index_select(2, self.weight_of_pair.flatten())
+            pairs = spelled.unflatten(2, self.weight_of_pair.shape)
+            outputs = torch.einsum("nci,dcbsi->ndbs", inputs.flatten(2), pairs)
+        else:
+            outputs = torch.einsum("nckbs,bdck->ndbs", self._sums(inputs), self.weight)
         return outputs if self.bias is None else outputs + self.bias.T[:, :, None]
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:

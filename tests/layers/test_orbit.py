@@ -85,6 +85,11 @@ def test_weights_are_all_there_is(path, generator):
     assert_close(matrix @ solution, target.flatten())
 
 
+def test_few_data_and_many_are_mapped_alike(path, generator):
+    inputs = torch.randn(7, 2, path.group.num_inputs, generator=generator, dtype=torch.float64)
+    assert_close(path(inputs), torch.cat([path(datum[None]) for datum in inputs]))
+
+
 def test_a_set_has_two_weights_for_each_pair_of_channels(generator):
     path = randomised(OrbitPath(2, 3, symmetric(9)), generator)
     (part,) = path.parts
