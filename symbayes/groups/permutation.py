@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from operator import index
 
 import numpy as np
 import torch
@@ -216,7 +217,7 @@ def _checked(permutations: Mapping[str, Sequence[int]], what: str) -> Points:
         raise ValueError(f"All generators must permute the same {what}, at least one; got sizes {sorted(sizes)}.")
     size = sizes.pop()
     for name, permutation in permutations.items():
-        counts = Counter(permutation)
+        counts = Counter(map(index, permutation))
         for missing in (point for point in range(size) if not counts[point]):
             surplus = next(point for point, count in counts.items() if count > 1 or point not in range(size))
             why = "is there twice" if surplus in range(size) else "is none of them"
@@ -224,7 +225,7 @@ def _checked(permutations: Mapping[str, Sequence[int]], what: str) -> Points:
                 f"Generator {name!r} must be a permutation of the {what} 0 … {size - 1}, but {missing} is missing and "
                 f"{surplus} {why}."
             )
-    return np.array(list(permutations.values()), dtype=np.int64)
+    return np.array([[index(point) for point in permutation] for permutation in permutations.values()], dtype=np.int64)
 
 
 def _permuted(permutation: tuple[int, ...], features: Tensor, what: str) -> Tensor:

@@ -119,6 +119,18 @@ def test_parameters_are_as_many_as_orbits(group, weights, biases):
     assert sum(part.bias.numel() for part in path.parts) == 3 * biases
 
 
+def test_a_result_with_orbits_is_saved_and_read_back(generator, tmp_path):
+    def build():
+        return nn.Sequential(RelaxedLayer({"orbit": OrbitPath(1, 2, board(2).pooled(), in_shape=(2, 2))}), nn.Flatten())
+
+    data = (torch.randn(20, 1, 2, 2, generator=generator), torch.randn(20, 2, generator=generator))
+    result = sb.fit(build(), data, likelihood=Gaussian(), epochs=4, progress=False)
+    result.save(tmp_path)
+    again = sb.load_result(tmp_path, model=build())
+    assert_close(again.model(data[0]), result.model(data[0]))
+    assert again.symmetries == result.symmetries
+
+
 def test_grids_are_kept(generator):
     path = OrbitPath(1, 2, board(4), in_shape=(4, 4), out_shape=(4, 4)).double()
     inputs = torch.randn(3, 1, 4, 4, generator=generator, dtype=torch.float64)
@@ -187,6 +199,8 @@ def test_the_symmetry_is_known_by_name():
     layer = RelaxedLayer({"orbit": OrbitPath(1, 2, board(3)), "dense": sb.DensePath((1, 9), (2, 9))})
     tensors = weight_tensors(nn.Sequential(layer))
     assert {(tensor.path, tensor.symmetry) for tensor in tensors.values()} == {("orbit", "board symmetry"), ("dense", None)}
+    strict = weight_tensors(nn.Sequential(OrbitPath(1, 2, board(3)), nn.ReLU()))
+    assert {(t.layer, t.path, t.symmetry) for t in strict.values()} == {("0", "OrbitPath", "board symmetry")}
     assert "3 classes of inputs" in repr(layer)
     assert {name for name in layer.state_dict() if not name.endswith(("weight", "bias"))} == set()
 
