@@ -13,10 +13,14 @@ from symbayes.errors import NotFiniteError
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.evidence.objective import Laplace, Map
 from symbayes.evidence.terms import Evidence
+from symbayes.groups.actions import board, cyclic, dihedral, symmetric
+from symbayes.groups.graph import automorphisms
+from symbayes.groups.permutation import Permutations
 from symbayes.groups.translation import Translation
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
+from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import Path
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
@@ -50,8 +54,10 @@ __all__ = [
     "Map",
     "MonteCarloFisher",
     "NotFiniteError",
+    "OrbitPath",
     "Path",
     "PathwisePrior",
+    "Permutations",
     "RelaxedLayer",
     "Result",
     "ScalarPrior",
@@ -62,8 +68,13 @@ __all__ = [
     "TensorwisePrior",
     "Translation",
     "allconv",
+    "automorphisms",
+    "board",
+    "cyclic",
+    "dihedral",
     "fit",
     "laplace_evidence",
     "load",
     "load_result",
+    "symmetric",
 ]

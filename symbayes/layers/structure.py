@@ -34,18 +34,19 @@ def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
     """
     modules = dict(model.named_modules())
     relaxed = [name for name, module in modules.items() if isinstance(module, RelaxedLayer)]
+    # Where a map is made of others (FactoredPath, OrbitPath), tensors belong to the whole.
+    maps = [name for name, module in modules.items() if isinstance(module, LinearMap)]
     found = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        owner_name, _, attribute = name.rpartition(".")
-        owner = modules[owner_name]
+        owner, _, attribute = name.rpartition(".")
         kind: Literal["weight", "bias", "shape"] = "bias" if attribute.endswith("bias") else "weight"
-        if isinstance(owner, RadialBasis):
-            kind = "shape"
-            owner_name = owner_name.rpartition(".")[0]  # the map that the basis belongs to
-            owner = modules[owner_name]
-        layer, path, outermost = owner_name, type(owner).__name__, owner
+        if isinstance(modules[owner], RadialBasis):
+            kind, owner = "shape", owner.rpartition(".")[0]  # the map that the basis belongs to
+        layer = next((candidate for candidate in maps if f"{owner}.".startswith(f"{candidate}." if candidate else "")), owner)
+        outermost = modules[layer]
+        path = type(outermost).__name__
         for candidate in relaxed:
             prefix = f"{candidate}.paths." if candidate else "paths."
             if name.startswith(prefix):

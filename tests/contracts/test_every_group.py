@@ -6,13 +6,28 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from symbayes.groups.actions import board, copies, cyclic, dihedral, pairs, symmetric
 from symbayes.groups.group import Group
 from symbayes.groups.space import cube, flips, p4, p4m
 from symbayes.groups.translation import Translation
 
-GROUPS = [(Translation(), (3,)), (Translation(), (2, 3)), (Translation(), (2, 2, 2))]
-GROUPS += [(p4(), (2, 2)), (p4(), (3, 3)), (p4m(), (2, 2)), (flips(), (2, 3)), (flips(2, (0, 1)), (2, 3)), (flips(1), (4,))]
-GROUPS += [(cube(), (1, 1, 1))]
+GROUPS = [
+    (Translation(), (3,)),
+    (Translation(), (2, 3)),
+    (Translation(), (2, 2, 2)),
+    (p4(), (2, 2)),
+    (p4(), (3, 3)),
+    (p4m(), (2, 2)),
+    (flips(), (2, 3)),
+    (flips(2, (0, 1)), (2, 3)),
+    (flips(1), (4,)),
+    (cube(), (1, 1, 1)),
+    (symmetric(4), (4,)),
+    (symmetric(3).pooled(), (3,)),
+    (cyclic(5).onto(pairs(cyclic(5))), (5,)),
+    (copies(dihedral(4), 2), (2, 4)),
+    (board(3), (3, 3)),
+]
 
 
 @pytest.mark.parametrize(("group", "grid"), GROUPS, ids=lambda part: getattr(part, "name", part))

@@ -4,12 +4,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from symbayes.groups.actions import board, copies, cyclic, pairs, symmetric
 from symbayes.groups.space import cube, flips, p4, p4m
 from symbayes.layers.basis import RadialBasis
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import BlockPath, FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, SeparableGroupPath
+from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import LinearMap, Path, Shaped
 from symbayes.layers.sparse import ExpandedPath, ProjectedPath, SparseConvPath, SparseFactoredPath
 
@@ -26,6 +28,11 @@ CASES = {
     "conv 2-d even kernel": (lambda: ConvPath(2, 3, (2, 4), padding=(1, 2)), (2, 5, 4)),
     "conv 2-d groups": (lambda: ConvPath(4, 6, (3, 1), groups=2), (4, 5, 4)),
     "conv 2-d stride": (lambda: ConvPath(2, 3, (3, 3), stride=2), (2, 5, 4)),
+    "orbit of a set": (lambda: OrbitPath(2, 3, symmetric(6)).parts[0], (2, 6)),
+    "orbit pooled": (lambda: OrbitPath(2, 3, symmetric(6).pooled()).parts[0], (2, 6)),
+    "orbit of a board": (lambda: OrbitPath(2, 3, board(3), in_shape=(3, 3)).parts[0], (2, 3, 3)),
+    "orbit of pairs": (lambda: OrbitPath(2, 3, pairs(symmetric(4)), bias=False).parts[1], (2, 16)),
+    "orbit of two cycles": (lambda: OrbitPath(2, 3, copies(cyclic(4), 2)).parts[0], (2, 8)),
     "conv 3-d": (lambda: ConvPath(1, 2, (3, 3, 3), stride=2), (1, 4, 4, 2)),
     "gconv p4": (lambda: GroupConvPath(2, 3, p4()), (8, 4, 4)),
     "gconv p4 lifting": (lambda: GroupConvPath(2, 3, p4(), lifting=True), (2, 5, 5)),
@@ -60,6 +67,8 @@ PRODUCTS = {
     "separable": (lambda: SeparableGroupPath(2, 3, p4()), (8, 4, 4)),
     "separable lifting": (lambda: SeparableGroupPath(2, 3, p4m(), lifting=True), (2, 4, 4)),
     "depthwise separable": (lambda: SeparableGroupPath(2, 3, p4(), depthwise=True), (8, 4, 4)),
+    "orbit of a set": (lambda: OrbitPath(2, 3, symmetric(4)), (2, 4)),
+    "orbit of two cycles": (lambda: OrbitPath(2, 3, copies(cyclic(3), 2)), (2, 6)),
     "sparse factored": (lambda: SparseFactoredPath((2, 3, 3), (3, 3, 3)), (2, 3, 3)),
 }
 
