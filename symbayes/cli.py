@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
@@ -50,7 +51,7 @@ def demo(
     started = time.perf_counter()
     outcomes = _with_progress(lambda progress: run_study(study, progress))
     figures = study.table(outcomes)
-    console.print(_paper_table(figures))
+    console.print(_paper_table(study.title, figures))
     console.print(f"{figures['legend']} {figures['note']}", highlight=False)
     for outcome in outcomes:
         if outcome.has_choice:
@@ -161,10 +162,10 @@ def _ratio(value: float | None, full: float | None) -> str:
     return "" if value is None or full is None else f"{value:,.0f} (×{value / full:.2f})"
 
 
-def _paper_table(figures: dict[str, Any]) -> Table:
-    table = Table("", title="Test accuracy, and log evidence per training image", title_justify="left")
+def _paper_table(title: str, figures: dict[str, Any]) -> Table:
+    table = Table("", title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in figures["columns"]:
-        table.add_column(str(column).replace(", ", "\n"), justify="right")
+        table.add_column(str(column).replace(", ", "\n"), justify="right", no_wrap=True)
     for row in figures["rows"]:
         cells = row["cells"]
         table.add_row(str(row["task"]), *(f"{'[bold]' if cell['best'] else ''}{cell['value']}" for cell in cells))

@@ -17,7 +17,7 @@ def invoke(*words):
     ("flags", "words"),
     [
         ((), ("F-FC+CONV", "digit and", "log evidence", "What F-FC+CONV learned on: digit", "left;")),
-        (("--groups",), ("GCONV", "(%)", "upright", "turned", "What F-FC+CONV+GCONV learned on: shifted")),
+        (("--groups",), ("GCONV", "upright", "turned", "What F-FC+CONV+GCONV learned on: shifted")),
         (("--sets",), ("ORBIT", "largest", "What FC+ORBIT learned on")),
     ],
 )

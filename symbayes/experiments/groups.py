@@ -78,18 +78,21 @@ def table(outcomes: list[Outcome]) -> dict[str, Any]:
             next(o for o in outcomes if (o.cell.task, o.cell.objective) == (task, objective)) for objective in _COST
         )
         shares = shares_over_layers(learned.summary["symmetries"])
-        values = [f"{fixed.metrics['nll']:.3f}", f"{100 * fixed.metrics['accuracy']:.1f} %"]
-        values += [f"{learned.metrics['nll']:.3f}", f"{100 * learned.metrics['accuracy']:.1f} %"]
-        values += [f"{-learned.log_evidence:.3f}", *(str(shares[path]) for path in PATHS.values())]
-        rows.append({"task": task, "cells": [{"value": value, "beneath": "", "best": False} for value in values]})
+        fit = [f"{fixed.metrics['nll']:.3f}", f"{100 * fixed.metrics['accuracy']:.1f} %"]
+        fit += [f"{learned.metrics['nll']:.3f}", f"{100 * learned.metrics['accuracy']:.1f} %", f"{-learned.log_evidence:.3f}"]
+        cells = [{"value": value, "beneath": "", "best": False} for value in fit]
+        for path in PATHS.values():
+            mean, spread = str(shares[path]).split(" ")
+            cells.append({"value": mean, "beneath": spread, "best": False})
+        rows.append({"task": task, "cells": cells})
     estimator = outcomes[0].summary["evidence"]["estimator"]
     return {
         "columns": [
-            "MAP, NLL", "MAP, accuracy", "evidence, NLL", "evidence, accuracy", "−log evidence",
-            *(f"{kind} (%)" for kind in PATHS),
+            "MAP, NLL", "MAP, accuracy", "evidence, NLL", "evidence, accuracy", "−log, evidence",
+            *(f"{kind}, %" for kind in PATHS),
         ],
         "rows": rows,
         "legend": "NLL and accuracy on test data; the evidence in nats per training image; of every kind of path its effective "
-        "parameters per weight, relative to the sum over the layer: mean (smallest–largest) over layers.",
+        "parameters per weight, relative to the sum over the layer: mean over layers, beneath it (smallest–largest).",
         "note": f"Evidence by {estimator}.",
     }  # fmt: skip

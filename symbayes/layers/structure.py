@@ -23,10 +23,10 @@ class WeightTensor:
     #: The symmetry of that path, in a word, or None.
     symmetry: str | None
     size: int
-    #: Whether that path breaks a symmetry that another path of its layer keeps.
-    relaxes: bool
     #: A lengthscale or the locations of anchors are a "shape": the form that weights take, not weights.
     kind: Literal["weight", "bias", "shape"]
+    #: Whether that path breaks a symmetry that another path of its layer keeps.
+    relaxes: bool = False
 
 
 def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
@@ -58,7 +58,7 @@ def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
                 beside = [_group(other) for other in modules[prefix.removesuffix(".")].children()]
         group = _group(outermost)
         relaxes = any(other is not None and other.extends(group) for other in beside)
-        found[name] = WeightTensor(name, layer, path, group.name if group else None, parameter.numel(), relaxes, kind)
+        found[name] = WeightTensor(name, layer, path, group.name if group else None, parameter.numel(), kind, relaxes)
     if not found:
         raise ValueError("The model has no trainable parameter: there is nothing to learn. Set requires_grad on some.")
     return found

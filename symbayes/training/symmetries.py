@@ -120,10 +120,13 @@ def shares_over_layers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
 
 
 def _sentence(layer: str, rows: list[PathRow]) -> str:
-    used = ", ".join(f"{row.path} {100 * row.share:.0f} %" for row in sorted(rows, key=lambda row: -row.share))
+    ranked = sorted(rows, key=lambda row: -row.share)
     symmetric = sorted({row.symmetry for row in rows if row.symmetry})
     if len(symmetric) != 1:
-        return f"{layer}: {used}"
+        return f"{layer}: " + ", ".join(
+            f"{row.symmetry or 'no symmetry'} {100 * row.share:.0f} % ({row.path})" for row in ranked
+        )
+    used = ", ".join(f"{row.path} {100 * row.share:.0f} %" for row in ranked)
     share = sum(row.share for row in rows if row.symmetry)
     verdict = "keeps" if share >= _CLEAR else "gives up" if share <= 1 - _CLEAR else "keeps part of"
     return f"{layer} {verdict} {symmetric[0]} ({used})"
