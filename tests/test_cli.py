@@ -6,7 +6,8 @@ from typer.testing import CliRunner
 from symbayes import cli
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
-from symbayes.experiments import estimators
+from symbayes.experiments import estimators, groups, quadrant
+from tests.small import load_few
 
 
 def invoke(*words):
@@ -23,6 +24,8 @@ def invoke(*words):
 )
 def test_a_demo_prints_the_table_of_the_paper_and_writes_a_page(flags, words, tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "run_study", _in_this_process)
+    for study in (quadrant, groups):
+        monkeypatch.setattr(study, "load", load_few)
     result = invoke("demo", *flags, "--epochs", "1", "--width", "1", "--out", str(tmp_path / "report.html"))
     assert result.exit_code == 0, result.output
     for word in words:

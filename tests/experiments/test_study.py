@@ -6,9 +6,11 @@ import pytest
 
 from symbayes.experiments import groups, quadrant
 from symbayes.experiments.study import page_runs, run_study
+from tests.small import load_few
 
 
-def small(module):
+def small(module, monkeypatch):
+    monkeypatch.setattr(module, "load", load_few)
     study = module.study(module.Settings(epochs=1, width=1))
     return study, [study.work(cell, lambda record: None) for cell in study.cells]
 
@@ -29,8 +31,8 @@ def test_an_error_in_a_cell_is_not_lost():
         run_study(replace(study, cells=[cell]), lambda share, what: None, workers=1)
 
 
-def test_the_table_of_quadrants_is_that_of_the_paper():
-    study, outcomes = small(quadrant)
+def test_the_table_of_quadrants_is_that_of_the_paper(monkeypatch):
+    study, outcomes = small(quadrant, monkeypatch)
     table = study.table(outcomes)
     assert table["columns"] == [f"{model}, {by}" for by in ("MAP", "evidence") for model in ("FC", "CONV", "F-FC+CONV")]
     assert [row["task"] for row in table["rows"]] == ["digit", "digit and quadrant"]
@@ -39,8 +41,8 @@ def test_the_table_of_quadrants_is_that_of_the_paper():
     assert [run["model"] for run in page_runs(outcomes) if run["learned"]] == ["F-FC+CONV"] * 2
 
 
-def test_the_table_of_groups_is_that_of_the_paper():
-    study, outcomes = small(groups)
+def test_the_table_of_groups_is_that_of_the_paper(monkeypatch):
+    study, outcomes = small(groups, monkeypatch)
     table = study.table(outcomes)
     assert table["columns"][-3:] == ["FC, %", "CONV, %", "GCONV, %"]
     for row, outcome in zip(table["rows"], outcomes[1::2], strict=True):
