@@ -18,6 +18,8 @@ from symbayes.layers.structure import WeightTensor, weight_tensors
 
 #: Precisions are kept within e^±: beyond, a tensor is as good as absent or as good as free.
 LOG_PRECISION_RANGE = (-10.0, 20.0)
+#: How much larger than the mean square of its initial weights the prior variance of a path is that begins switched off.
+ROOM = 10.0
 
 
 class Prior(nn.Module, ABC):
@@ -29,8 +31,8 @@ class Prior(nn.Module, ABC):
         learn: Name patterns of the tensors whose precisions are learned, such as ["*omega"]; the others keep theirs. All are
             learned when None.
         symmetric_start: Whether paths that break a symmetry which another path of their layer keeps begin switched off: not at
-            `precision`, but at that of their initial weights, 1 / mean θ². From there the evidence lets a path in if the
-            squared gradient of its weights exceeds the trace of their curvature.
+            `precision`, but at 1 / (ROOM · mean θ²) of their small initial weights. From there the evidence lets a path in if
+            the squared gradient of its weights exceeds the trace of their curvature.
 
     Raises:
         ValueError: If a pattern matches nothing, or only some of the tensors that share a precision; or if there is no path
@@ -68,7 +70,7 @@ class Prior(nn.Module, ABC):
         """The group that a tensor shares its precision with."""
 
     def _switch_off(self, start: Tensor, tensors: Mapping[str, WeightTensor], values: Mapping[str, Tensor]) -> None:
-        """Set the precision of groups in which all tensors relax a symmetry to that of their initial weights."""
+        """Set the precision of groups in which all tensors relax a symmetry by their initial weights."""
         none = True
         for index, group in enumerate(self.groups):
             members = [tensors[name] for name, of in self.group_of.items() if of == group]
@@ -81,7 +83,7 @@ class Prior(nn.Module, ABC):
             ]
             squares = sum(float(values[tensor.name].detach().square().sum()) for tensor in weights)
             if squares > 0:
-                start[index], none = log(sum(tensor.size for tensor in weights) / squares), False
+                start[index], none = log(sum(tensor.size for tensor in weights) / (ROOM * squares)), False
         if none:
             raise ValueError(
                 "symmetric_start needs a RelaxedLayer in which one path keeps a symmetry that another breaks, and precisions "

@@ -41,7 +41,7 @@ class Spread:
     largest: float
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:.0f} ({100 * self.smallest:.0f}–{100 * self.largest:.0f})"
+        return f"{100 * self.mean:.1f} ({100 * self.smallest:.0f}–{100 * self.largest:.0f})"
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,8 @@ def _sentence(layer: str, rows: list[PathRow]) -> str:
     ranked = sorted(rows, key=lambda row: -row.share)
     symmetric = sorted({row.symmetry for row in rows if row.symmetry})
     if len(symmetric) != 1:
-        return f"{layer}: " + ", ".join(
-            f"{row.symmetry or 'no symmetry'} {100 * row.share:.0f} % ({row.path})" for row in ranked
-        )
+        seen = [row for row in ranked if row.share >= 0.005]  # what rounds to nothing is not worth a word
+        return f"{layer}: " + ", ".join(f"{row.symmetry or 'no symmetry'} {100 * row.share:.0f} % ({row.path})" for row in seen)
     used = ", ".join(f"{row.path} {100 * row.share:.0f} %" for row in ranked)
     share = sum(row.share for row in rows if row.symmetry)
     verdict = "keeps" if share >= _CLEAR else "gives up" if share <= 1 - _CLEAR else "keeps part of"

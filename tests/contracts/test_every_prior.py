@@ -80,23 +80,23 @@ def test_no_prior_is_missing():
 
 
 def relaxed_to_nothing():
-    paths = {"conv": ConvPath(1, 2, scale=0.1), "factored": FactoredPath((1, 4, 4), (2, 4, 4), scale=0.01)}
+    paths = {"conv": ConvPath(1, 2, scale=0.1), "factored": FactoredPath((1, 4, 4), (2, 4, 4), scale=0.001)}
     return nn.Sequential(RelaxedLayer(paths), nn.Flatten(), nn.Linear(32, 3))
 
 
 @pytest.mark.parametrize("kind", [PathwisePrior, TensorwisePrior])
-def test_paths_that_break_a_symmetry_begin_at_the_precision_of_their_weights(kind):
+def test_paths_that_break_a_symmetry_begin_at_a_precision_of_their_small_weights(kind):
     model = relaxed_to_nothing()
     prior = kind(model, precision=2.0, symmetric_start=True)
     precisions = {name: value.item() for name, value in prior.precisions().items()}
     factored = dict(model[0].paths["factored"].named_parameters())
     weights = [factored["gather.weight"], factored["scatter.weight"]]
-    together = 1 / torch.cat([weight.flatten() for weight in weights]).square().mean().item()
-    alone = 1 / weights[0].square().mean().item()
+    together = 0.1 / torch.cat([weight.flatten() for weight in weights]).square().mean().item()
+    alone = 0.1 / weights[0].square().mean().item()
     wanted = together if kind is PathwisePrior else alone
     assert precisions.pop("0.paths.factored.gather.weight") == pytest.approx(wanted, rel=1e-4)
     assert precisions.pop("0.paths.factored.gather.bias") == pytest.approx(together, rel=1e-4)
-    assert all(value > 20 for name, value in precisions.items() if "factored" in name)
+    assert all(value > 3 for name, value in precisions.items() if "factored" in name)
     assert all(value == pytest.approx(2) for name, value in precisions.items() if "factored" not in name)
 
 
