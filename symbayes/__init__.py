@@ -16,10 +16,12 @@ from symbayes.evidence.terms import Evidence
 from symbayes.groups.actions import board, cyclic, dihedral, symmetric
 from symbayes.groups.graph import automorphisms
 from symbayes.groups.permutation import Permutations
+from symbayes.groups.space import SpaceGroup, cube, flips, p4, p4m
 from symbayes.groups.translation import Translation
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
+from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import Path
 from symbayes.layers.relaxed import RelaxedLayer
@@ -46,6 +48,8 @@ __all__ = [
     "FactoredPath",
     "Gaussian",
     "Ggn",
+    "GroupConvPath",
+    "GroupPool",
     "Kernel",
     "Kfac",
     "Lanczos",
@@ -62,6 +66,8 @@ __all__ = [
     "Result",
     "ScalarPrior",
     "Schedule",
+    "SeparableGroupPath",
+    "SpaceGroup",
     "SparseConvPath",
     "SparseFactoredPath",
     "Task",
@@ -70,11 +76,15 @@ __all__ = [
     "allconv",
     "automorphisms",
     "board",
+    "cube",
     "cyclic",
     "dihedral",
     "fit",
+    "flips",
     "laplace_evidence",
     "load",
     "load_result",
+    "p4",
+    "p4m",
     "symmetric",
 ]
