@@ -16,8 +16,8 @@ def load(name: str, folder: str | Path | None = None) -> Task:
     """A task by name: digits on a canvas and sequences are embedded, "mnist" and "cifar10" lie in a folder.
 
     Digits stand in quadrants ("placed-digits"; "quadrant-digits" asks for the quadrant, too), in the middle ("upright-digits"),
-    anywhere ("shifted-digits"), or in the middle by quarter turns ("turned-digits"). Sequences hold a short wave in noise: which
-    it is ("motifs"), or which it is and in which quarter ("placed-motifs").
+    anywhere ("shifted-digits"), or in the middle by quarter turns ("turned-digits"). Sequences hold one of four short waves in
+    noise ("motifs"; "placed-motifs" asks for its quarter of the sequence, too).
 
     Raises:
         KeyError: If there is no such task.

@@ -4,27 +4,21 @@ A network of orbit layers cannot see the order (DeepSets), a fully connected one
 relaxed network has both and learns from the evidence which to use. Every cell of the table is one training run of some seconds.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import mean
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.kfac import Kfac
-from symbayes.data.source import as_source
 from symbayes.evidence.objective import Laplace
+from symbayes.experiments.cells import Cell, EachEpoch, Outcome, Progress, rows_of_means, run_in_turn, trained
 from symbayes.groups.actions import symmetric
 from symbayes.layers.dense import DensePath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.likelihoods import Gaussian
-from symbayes.priors import TensorwisePrior
-from symbayes.training.loop import Schedule, train
-from symbayes.training.problem import Problem
-from symbayes.training.record import Record
-from symbayes.training.result import Result
+from symbayes.training.loop import Schedule
 
 POINTS, NOISE = 8, 0.1
 MODELS = {"FC": ("dense",), "ORBIT": ("orbit",), "FC+ORBIT": ("dense", "orbit")}
@@ -55,42 +49,19 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run: a task, a model, and the seed of its data and weights."""
+class SetOutcome(Outcome):
+    """What a cell gave on test data."""
 
-    task: str
-    model: str
-    seed: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.model} on {self.task}, seed {self.seed}"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a cell gave on test data, and the summary of its result."""
-
-    cell: Cell
     #: Mean squared error, relative to the variance of the targets.
     error: float
     nll: float
     #: E (f(x) − f(g x))² / (2 var f) over permutations g: 0 where the order does not matter, 1 where it is all that does.
     order_effect: float
-    summary: dict[str, Any]
-
-    @property
-    def log_evidence(self) -> float:
-        """Per training datum."""
-        return float(self.summary["evidence"]["total"] / self.summary["num_data"])
 
     @property
     def orbit_share(self) -> float:
         """Of the orbit paths, in the layer where it is smallest."""
-        return min((float(row["share"]) for row in self.summary["symmetries"] if row["path"] == "orbit"), default=0.0)
-
-
-#: Called with the share of all work that is done, and what is trained next.
-Progress = Callable[[float, str], None]
+        return self.smallest_share("orbit")
 
 
 def cells(seeds: int = 1) -> list[Cell]:
@@ -124,22 +95,16 @@ def set_network(
     return nn.Sequential(*layers[:-1], nn.Flatten())
 
 
-def run_cell(cell: Cell, settings: Settings, each_epoch: Callable[[Record], None] | None = None) -> Outcome:
-    """Train one cell and evaluate it."""
+def run_cell(cell: Cell, settings: Settings, each_epoch: EachEpoch | None = None) -> SetOutcome:
+    """Train one cell and evaluate it. The seed is that of data and weights."""
     generator = torch.Generator().manual_seed(cell.seed)
     data, test = (draw(cell.task, size, generator) for size in (settings.num_data, 2000))
     model = set_network(MODELS[cell.model], settings.width, dense_scale=settings.dense_scale, generator=generator)
-    problem = Problem(model, as_source(data, torch.device("cpu")), Gaussian(0.3), TensorwisePrior(model))
-    history = []
     schedule = Schedule(settings.epochs, batch_size=50, learning_rate=settings.learning_rate)
-    for record in train(problem, Laplace(Kfac()), schedule, generator=generator):
-        history.append(record)
-        if each_epoch:
-            each_epoch(record)
-    result = Result(model, problem.likelihood, problem.prior, tuple(history), problem.data.size)
+    result = trained(model, data, Gaussian(0.3), Laplace(Kfac()), schedule, generator, each_epoch)
     metrics = result.evaluate(test)
     error = metrics["squared error"] / float(test[1].var())
-    return Outcome(cell, error, metrics["nll"], _order_effect(model, test[0], generator), result.summary())
+    return SetOutcome(cell, result.summary(), error, metrics["nll"], _order_effect(model, test[0], generator))
 
 
 @torch.no_grad()
@@ -149,44 +114,23 @@ def _order_effect(model: nn.Module, inputs: Tensor, generator: Generator) -> flo
     return float((outputs - model(inputs.gather(2, order))).square().mean() / (2 * outputs.var()))
 
 
-def run_all(settings: Settings, progress: Progress | None = None) -> list[Outcome]:
+def run_all(settings: Settings, progress: Progress | None = None) -> list[SetOutcome]:
     """All runs, one after the other."""
-    todo = cells(settings.seeds)
-    outcomes = []
-    for done, cell in enumerate(todo):
-        if progress:
-            progress(done / len(todo), str(cell))
-        outcomes.append(run_cell(cell, settings))
-    return outcomes
+    return run_in_turn(cells(settings.seeds), lambda cell: run_cell(cell, settings), progress)
 
 
-def table(outcomes: list[Outcome]) -> dict[str, Any]:
+def table(outcomes: list[SetOutcome]) -> dict[str, Any]:
     """A row for each task, a column for each model; means over seeds. The best is that of highest evidence."""
-    rows = []
-    for task in TASKS:
-        of_models = [[o for o in outcomes if (o.cell.task, o.cell.model) == (task, model)] for model in MODELS]
-        entries = [
-            {
-                "error": mean(outcome.error for outcome in runs),
-                "nll": mean(outcome.nll for outcome in runs),
-                "log_evidence": mean(outcome.log_evidence for outcome in runs),
-                "order_effect": mean(outcome.order_effect for outcome in runs),
-                "orbit_share": mean(outcome.orbit_share for outcome in runs),
-            }
-            for runs in of_models
-        ]
-        best = max(entry["log_evidence"] for entry in entries)
-        rows.append({"task": task, "cells": [{**entry, "best": entry["log_evidence"] == best} for entry in entries]})
     estimator = outcomes[0].summary["evidence"]["estimator"]
     return {
         "columns": list(MODELS),
-        "rows": rows,
+        "rows": rows_of_means(outcomes, ("error", "nll", "log_evidence", "order_effect", "orbit_share")),
         "note": "Test error as a share of the variance of the targets (1 is no better than their mean); log evidence per "
         f"training datum by {estimator}; how much the order of its inputs changes an output; share of the orbit paths "
         "in the layer where it is smallest.",
     }
 
 
-def learned(outcomes: list[Outcome]) -> list[Outcome]:
+def learned(outcomes: list[SetOutcome]) -> list[SetOutcome]:
     """The runs whose symmetry was learned; their words are in their summaries."""
     return [outcome for outcome in outcomes if outcome.cell.model == "FC+ORBIT"]

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.experiments.sets import MODELS, TASKS, Cell, Settings, cells, draw, learned, run_all, run_cell, set_network, table
+from symbayes.experiments.cells import Cell
+from symbayes.experiments.sets import MODELS, TASKS, Settings, cells, draw, learned, run_all, run_cell, set_network, table
 
 SET, ORDERED = TASKS
 
