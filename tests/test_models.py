@@ -128,11 +128,16 @@ def test_a_group_network_is_exactly_invariant(path, group, shape, generator):
 
 
 @pytest.mark.parametrize(
-    ("paths", "group"), [(("conv",), "p4"), (("sparse_conv",), "p4"), (("conv", "sparse_conv"), "p4"), (("gconv",), None)]
+    ("shape", "paths", "group"),
+    [
+        *[(shape, paths, "p4") for shape in [(2, 64), (1, 4, 4, 4)] for paths in [("conv",), ("sparse_conv",)]],
+        ((1, 2, 8, 4), ("conv", "sparse_conv"), "p4"),
+        ((2, 64), ("gconv",), "flips1d"),
+        ((2, 64), ("conv", "gconv"), "flips1d"),
+        ((1, 4, 4, 4), ("gconv",), "cube"),
+    ],
 )
-@pytest.mark.parametrize("shape", [(2, 64), (1, 4, 4, 4)])
-def test_networks_on_sequences_and_volumes_are_exactly_invariant_under_all_shifts(paths, group, shape, generator):
-    group = group or ("flips1d" if len(shape) == 2 else "cube")
+def test_networks_on_sequences_and_volumes_are_exactly_invariant_under_all_shifts(shape, paths, group, generator):
     model = build_allconv(shape, 3, paths, 1, group=group, generator=generator).double()
     datum = torch.randn(1, *shape, generator=generator, dtype=torch.float64)
     moved = torch.cat([Translation().act(shift, datum) for shift in Translation().elements(shape[1:])])
