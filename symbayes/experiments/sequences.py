@@ -71,7 +71,7 @@ def run_cell(cell: Cell, settings: Settings, each_epoch: EachEpoch | None = None
     task = load(TASKS[cell.task])
     generator = torch.Generator().manual_seed(cell.seed)
     model = allconv(task, MODELS[cell.model], settings.width, generator=generator)
-    # Hyper-steps after every epoch and nearly to the end: fewer leave paths on that nothing needs (docs/research/sequences.md).
+    # After every epoch and nearly to the end: with fewer hyper-steps more blocks stay broken (docs/research/sequences.md).
     objective = Laplace(Kfac(MonteCarloFisher()), Kfac(), frequency=1, damping=0.5, cool_down=0.2)
     schedule = Schedule(settings.epochs, batch_size=100)
     result = trained(model, task.train, Categorical(), objective, schedule, generator, each_epoch)

@@ -21,7 +21,7 @@ def test_a_convolutional_network_cannot_see_the_place(generator):
 
 
 def test_the_evidence_keeps_translation_where_place_does_not_matter_and_breaks_it_where_it_does():
-    settings = Settings(epochs=30)
+    settings = Settings(epochs=24)
     motif, placed = (run_cell(Cell(task, "F-FC+CONV"), settings) for task in TASKS)
     assert motif.position_effect < 0.1
     assert placed.position_effect > 0.9
