@@ -8,14 +8,19 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 from symbayes.data.load import load
 from symbayes.evidence.objective import Laplace, Map
 from symbayes.experiments import estimators as estimator_study
+from symbayes.experiments import groups as group_study
 from symbayes.experiments import quadrant
+from symbayes.experiments import sets as set_study
+from symbayes.experiments.study import Outcome, Progress, Study, page_runs, run_study
 from symbayes.models import allconv
 from symbayes.report.comparison import comparison_page
 from symbayes.report.run import run_page
@@ -29,42 +34,56 @@ console = Console()
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    epochs: Annotated[int, typer.Option(help="Passes over the data in every run.", min=1)] = quadrant.Settings.epochs,
-    width: Annotated[int, typer.Option(help="Channels of the first block.", min=1)] = quadrant.Settings.width,
-    seed: Annotated[int, typer.Option(help="For initial weights and the order of data.")] = quadrant.Settings.seed,
+    groups: Annotated[bool, typer.Option("--groups", help="Instead: which symmetry? Digits upright, shifted, turned.")] = False,
+    sets: Annotated[bool, typer.Option("--sets", help="Instead: a set or a sequence? Eight numbers, two tasks.")] = False,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data in every run.", min=1)] = None,
+    width: Annotated[int | None, typer.Option(help="Channels of the first layer.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="For initial weights and the order of data.")] = 0,
 ) -> None:
-    """Learn whether position matters, from training data alone: digits in quadrants, two tasks, three models."""
-    settings = quadrant.Settings(epochs, width, seed)
-    for task in quadrant.TASKS.values():
-        console.print(str(load(task)), highlight=False)
-    usual = " About five minutes on two cores." if settings == quadrant.Settings() else ""
-    console.print(
-        f"Training {len(quadrant.cells())} networks for {epochs} epochs each: {', '.join(quadrant.MODELS)}; by MAP (a fixed "
-        f"prior) and by evidence (precisions learned).{usual}\n",
-        highlight=False,
-    )
+    """Learn which symmetries a network should have, from training data alone; by default, whether position matters."""
+    if groups and sets:
+        raise typer.BadParameter("--groups and --sets are two demos: give one of them.")
+    chosen = {name: value for name, value in {"epochs": epochs, "width": width}.items() if value is not None}
+    study, minutes = _study(groups, sets, seed, chosen)
+    usual = "" if chosen else f" {minutes} on two cores."
+    console.print(study.about, highlight=False)
+    console.print(f"\nTraining {len(study.cells)} networks.{usual}\n", highlight=False)
     started = time.perf_counter()
-    outcomes = _with_progress(lambda progress: quadrant.run_all(settings, progress))
-    figures = quadrant.table(outcomes)
-    console.print(_paper_table(figures))
-    console.print(figures["note"], highlight=False)
-    for outcome in quadrant.learned(outcomes):
-        console.print(f"\n[bold]What the relaxed network learned on {outcome.cell.task}[/]")
-        for sentence in outcome.summary["words"]:
-            console.print(f"  {sentence}", highlight=False)
-    page = comparison_page("Does position matter? Learned from training data", figures, quadrant.runs(outcomes))
+    outcomes = _with_progress(lambda progress: run_study(study, progress))
+    figures = study.table(outcomes)
+    console.print(_paper_table(study.title, figures))
+    console.print(f"{figures['legend']} {figures['note']}", highlight=False)
+    for outcome in outcomes:
+        if outcome.has_choice:
+            console.print(f"\n[bold]What {outcome.cell.model} learned on: {outcome.cell.task}[/]")
+            for sentence in outcome.summary["words"]:
+                console.print(f"  {sentence}", highlight=False)
+    page = comparison_page(study.title, study.about, figures, page_runs(outcomes))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
     seconds = time.perf_counter() - started
     console.print(f"\n{seconds:.0f} s in all. The page with curves and symmetries: {out}", highlight=False)
 
 
+def _study(groups: bool, sets: bool, seed: int, chosen: dict[str, int]) -> tuple[Study, str]:
+    """A demo, and how long it takes."""
+    if groups:
+        return group_study.study(group_study.Settings(seed=seed, **chosen)), "About six minutes"
+    if sets:
+        return set_study.study(set_study.Settings(seed=seed, **chosen)), "About a minute"
+    return quadrant.study(quadrant.Settings(seed=seed, **chosen)), "About five minutes"
+
+
 @app.command()
 def fit(
-    task: Annotated[str, typer.Argument(help="placed-digits, quadrant-digits, mnist or cifar10.")],
+    task: Annotated[
+        str, typer.Argument(help="placed-digits, quadrant-digits, upright-, shifted- or turned-digits, mnist, cifar10.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the result.")],
     data: Annotated[Path | None, typer.Option(help="Folder that holds the files of mnist or cifar10.")] = None,
-    paths: Annotated[str, typer.Option(help="Of every block: dense, factored, conv; with commas.")] = "factored,conv",
+    paths: Annotated[
+        str, typer.Option(help="Of every block: dense, factored, sparse, conv, sparse_conv, gconv; with commas.")
+    ] = "factored,conv",
     width: Annotated[int, typer.Option(min=1)] = 10,
     epochs: Annotated[int, typer.Option(min=1)] = 60,
     by: Annotated[str, typer.Option(help="'evidence', or 'map' for a fixed prior.")] = "evidence",
@@ -120,7 +139,7 @@ def estimators(
         console.print(table)
 
 
-def _with_progress(work: Callable[[quadrant.Progress], list[quadrant.Outcome]]) -> list[quadrant.Outcome]:
+def _with_progress(work: Callable[[Progress], list[Outcome]]) -> list[Outcome]:
     """Work with a bar on a terminal, and with a line now and then where there is none (a file, a log)."""
     started, said = time.perf_counter(), 0.0
 
@@ -134,7 +153,7 @@ def _with_progress(work: Callable[[quadrant.Progress], list[quadrant.Outcome]]) 
     if not console.is_terminal:
         return work(say)
     columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("elapsed,"), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("left; {task.description}"), console=console) as bar:
+    with Bar(*columns, TextColumn("left; {task.description}"), console=console) as bar:
         task_id = bar.add_task("starting", total=1.0)
         return work(lambda share, what: bar.update(task_id, completed=share, description=what))
 
@@ -143,14 +162,13 @@ def _ratio(value: float | None, full: float | None) -> str:
     return "" if value is None or full is None else f"{value:,.0f} (×{value / full:.2f})"
 
 
-def _paper_table(figures: dict[str, Any]) -> Table:
-    table = Table("", title="Test accuracy, and log evidence per training image", title_justify="left")
+def _paper_table(title: str, figures: dict[str, Any]) -> Table:
+    table = Table("", title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in figures["columns"]:
-        table.add_column(str(column).replace(", ", "\n"), justify="right")
+        table.add_column(str(column).replace(", ", "\n"), justify="right", no_wrap=True)
     for row in figures["rows"]:
         cells = row["cells"]
-        accuracy = [f"{'[bold]' if cell['best'] else ''}{100 * cell['accuracy']:.1f} %" for cell in cells]
-        evidence = [f"{cell['log_evidence']:.2f}" for cell in cells]
-        table.add_row(str(row["task"]), *accuracy)
-        table.add_row("[dim]log evidence[/]", *(f"[dim]{value}[/]" for value in evidence))
+        table.add_row(str(row["task"]), *(f"{'[bold]' if cell['best'] else ''}{cell['value']}" for cell in cells))
+        if any(cell["beneath"] for cell in cells):
+            table.add_row("", *(f"[dim]{cell['beneath']}[/]" for cell in cells))
     return table

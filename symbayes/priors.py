@@ -6,7 +6,7 @@ symmetry in a layer is the precision of the path that would break it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from math import log, pi
 
@@ -28,15 +28,26 @@ class Prior(nn.Module, ABC):
         precision: The first value of every δ.
         learn: Name patterns of the tensors whose precisions are learned, such as ["*omega"]; the others keep theirs. All are
             learned when None.
+        symmetric_start: Whether paths that break a symmetry which another path of their layer keeps begin switched off: not at
+            `precision`, but at that of their initial weights, 1 / mean θ². From there the evidence lets a path in if the
+            squared gradient of its weights exceeds the trace of their curvature.
 
     Raises:
-        ValueError: If a pattern matches nothing, or only some of the tensors that share a precision.
+        ValueError: If a pattern matches nothing, or only some of the tensors that share a precision; or if there is no path
+            to begin switched off.
     """
 
     #: Whether the precision of a group is learned.
     learned: Bool[Tensor, " group"]
 
-    def __init__(self, model: nn.Module, precision: float = 1.0, learn: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        precision: float = 1.0,
+        learn: Sequence[str] | None = None,
+        *,
+        symmetric_start: bool = False,
+    ) -> None:
         super().__init__()
         if not 0 < precision < float("inf"):
             raise ValueError(f"precision must be positive and finite, got {precision}.")
@@ -46,6 +57,8 @@ class Prior(nn.Module, ABC):
         self.sizes = {name: tensor.size for name, tensor in tensors.items()}
         example = next(p for p in model.parameters() if p.requires_grad)
         start = torch.full((len(self.groups),), log(precision), dtype=example.dtype, device=example.device)
+        if symmetric_start:
+            self._switch_off(start, tensors, dict(model.named_parameters()))
         self.log_precision = nn.Parameter(start)
         self.learn = None if learn is None else tuple(learn)
         self.register_buffer("learned", torch.tensor(self._learned(), device=example.device), persistent=False)
@@ -53,6 +66,27 @@ class Prior(nn.Module, ABC):
     @abstractmethod
     def group_name(self, tensor: WeightTensor) -> str:
         """The group that a tensor shares its precision with."""
+
+    def _switch_off(self, start: Tensor, tensors: Mapping[str, WeightTensor], values: Mapping[str, Tensor]) -> None:
+        """Set the precision of groups in which all tensors relax a symmetry to that of their initial weights."""
+        none = True
+        for index, group in enumerate(self.groups):
+            members = [tensors[name] for name, of in self.group_of.items() if of == group]
+            if not all(tensor.relaxes and tensor.kind != "shape" for tensor in members):
+                continue
+            # Biases begin at zero: they are given the precision of the weights beside them.
+            places = {(tensor.layer, tensor.path) for tensor in members}
+            weights = [tensor for tensor in members if tensor.kind == "weight"] or [
+                tensor for tensor in tensors.values() if tensor.kind == "weight" and (tensor.layer, tensor.path) in places
+            ]
+            squares = sum(float(values[tensor.name].detach().square().sum()) for tensor in weights)
+            if squares > 0:
+                start[index], none = log(sum(tensor.size for tensor in weights) / squares), False
+        if none:
+            raise ValueError(
+                "symmetric_start needs a RelaxedLayer in which one path keeps a symmetry that another breaks, and precisions "
+                f"that the two do not share; {type(self).__name__} finds none here. Try PathwisePrior or TensorwisePrior."
+            )
 
     def _learned(self) -> list[bool]:
         names = list(self.group_of)

@@ -6,39 +6,41 @@ from typer.testing import CliRunner
 from symbayes import cli
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
-from symbayes.experiments import estimators, quadrant
+from symbayes.experiments import estimators, groups, quadrant
+from tests.small import load_few
 
 
 def invoke(*words):
     return CliRunner().invoke(cli.app, list(words))
 
 
-def test_the_demo_prints_the_table_of_the_paper_and_writes_a_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(quadrant, "run_all", lambda settings, progress: _all_cells(settings, progress))
-    result = invoke("demo", "--epochs", "1", "--width", "1", "--out", str(tmp_path / "report.html"))
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ((), ("F-FC+CONV", "digit and", "log evidence", "What F-FC+CONV learned on: digit", "left;")),
+        (("--groups",), ("GCONV", "upright", "turned", "What F-FC+CONV+GCONV learned on: shifted")),
+        (("--sets",), ("ORBIT", "largest", "What FC+ORBIT learned on")),
+    ],
+)
+def test_a_demo_prints_the_table_of_the_paper_and_writes_a_page(flags, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "run_study", _in_this_process)
+    for study in (quadrant, groups):
+        monkeypatch.setattr(study, "load", load_few)
+    result = invoke("demo", *flags, "--epochs", "1", "--width", "1", "--out", str(tmp_path / "report.html"))
     assert result.exit_code == 0, result.output
-    for word in ("F-FC+CONV", "digit and", "log evidence", "What the relaxed network learned on digit", "left;"):
+    for word in words:
         assert word in result.output
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "plotly" in page
-    assert "block1" in page
+    assert "keeps" in page or "block1" in page
 
 
-def _all_cells(settings, progress):
+def _in_this_process(study, progress):
     outcomes = []
-    for index, cell in enumerate(quadrant.cells(), start=1):
-        outcomes.append(quadrant.run_cell(cell, settings))
-        progress(index / 12, str(cell))
+    for index, cell in enumerate(study.cells, start=1):
+        outcomes.append(study.work(cell, lambda record: None))
+        progress(index / len(study.cells), str(cell))
     return outcomes
-
-
-def test_cells_run_in_processes_of_their_own_and_come_back_in_order(monkeypatch):
-    chosen = quadrant.cells()[1:3]
-    monkeypatch.setattr(quadrant, "cells", lambda: chosen)
-    seen = []
-    outcomes = quadrant.run_all(quadrant.Settings(epochs=1, width=1), lambda share, what: seen.append(share), workers=2)
-    assert [outcome.cell for outcome in outcomes] == chosen
-    assert seen[-1] == 1.0
 
 
 def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
@@ -55,6 +57,7 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
     ("words", "message"),
     [
         (("report", "nowhere"), "must hold result.json"),
+        (("demo", "--groups", "--sets"), "--groups and --sets are two demos: give one of them"),
         (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, map"),
     ],
 )

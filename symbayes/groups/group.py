@@ -31,3 +31,7 @@ class Group(ABC):
     @abstractmethod
     def act(self, element: tuple[int, ...], features: Tensor) -> Tensor:
         """The transformed features; the first two axes, data and channels, stay in place."""
+
+    def extends(self, other: "Group | None") -> bool:
+        """Whether this is more symmetry than another: surely more than none at all."""
+        return other is None

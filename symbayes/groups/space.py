@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from symbayes.groups.group import Group
+from symbayes.groups.translation import Translation
 
 Matrix = tuple[tuple[int, ...], ...]
 
@@ -95,6 +96,11 @@ class SpaceGroup(Group):
         cells = torch.arange(prod(kernel_size), device="cpu").view(1, 1, *kernel_size)
         # Turning the numbers themselves tells which cell came to a place; the inverse matrix, where it goes.
         return [self.turn(self.inverse[k], cells).flatten().tolist() for k in range(self.order)]
+
+    def extends(self, other: Group | None) -> bool:
+        if isinstance(other, SpaceGroup):
+            return set(other.matrices) < set(self.matrices)
+        return other is None or isinstance(other, Translation)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SpaceGroup) and set(self.matrices) == set(other.matrices)

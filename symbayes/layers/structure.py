@@ -5,6 +5,7 @@ from typing import Literal
 
 from torch import nn
 
+from symbayes.groups.group import Group
 from symbayes.layers.basis import RadialBasis
 from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
@@ -24,6 +25,8 @@ class WeightTensor:
     size: int
     #: A lengthscale or the locations of anchors are a "shape": the form that weights take, not weights.
     kind: Literal["weight", "bias", "shape"]
+    #: Whether that path breaks a symmetry that another path of its layer keeps.
+    relaxes: bool = False
 
 
 def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
@@ -46,14 +49,20 @@ def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
             kind, owner = "shape", owner.rpartition(".")[0]  # the map that the basis belongs to
         layer = next((candidate for candidate in maps if f"{owner}.".startswith(f"{candidate}." if candidate else "")), owner)
         outermost = modules[layer]
-        path = type(outermost).__name__
+        path, beside = type(outermost).__name__, []
         for candidate in relaxed:
             prefix = f"{candidate}.paths." if candidate else "paths."
             if name.startswith(prefix):
                 layer, path = candidate, name.removeprefix(prefix).split(".")[0]
                 outermost = modules[f"{prefix}{path}"]
-        group = outermost.group if isinstance(outermost, LinearMap) else None
-        found[name] = WeightTensor(name, layer, path, group.name if group else None, parameter.numel(), kind)
+                beside = [_group(other) for other in modules[prefix.removesuffix(".")].children()]
+        group = _group(outermost)
+        relaxes = any(other is not None and other.extends(group) for other in beside)
+        found[name] = WeightTensor(name, layer, path, group.name if group else None, parameter.numel(), kind, relaxes)
     if not found:
         raise ValueError("The model has no trainable parameter: there is nothing to learn. Set requires_grad on some.")
     return found
+
+
+def _group(module: nn.Module) -> Group | None:
+    return module.group if isinstance(module, LinearMap) else None

@@ -7,13 +7,14 @@ from symbayes.report.page import embed, render
 from symbayes.report.plots import Curve, curves, path_colours, share_bars, training_curves
 
 
-def comparison_page(title: str, table: dict[str, Any], runs: Sequence[dict[str, Any]]) -> str:
+def comparison_page(title: str, about: str, table: dict[str, Any], runs: Sequence[dict[str, Any]]) -> str:
     """A page that opens offline.
 
     Args:
         title: Of the page.
-        table: `columns`, a list of words; `rows`, each a `task` and its `cells` with `accuracy` (of 1), `nll` and
-            `log_evidence` (per datum) and whether the accuracy is the `best` of the row; and a `note` on the estimator.
+        about: What is compared, in a few sentences.
+        table: `columns`, a list of words; `rows`, each a `task` and its `cells` with a `value`, what stands `beneath` it, and
+            whether it is the `best` of the row; a `legend`, and a `note` on the estimator.
         runs: Each with `task`, `model`, `objective` ("MAP" or "evidence"), whether its symmetries are `learned`, and
             the `summary` and `history` that `run_page` takes.
     """
@@ -26,6 +27,7 @@ def comparison_page(title: str, table: dict[str, Any], runs: Sequence[dict[str, 
     return render(
         "comparison.html",
         title=title,
+        about=about,
         table=table,
         learned=[(run, embed(figure, f"shares{index}")) for index, (run, figure) in enumerate(zip(chosen, bars, strict=True))],
         plots={task: embed(training_curves(found), f"curves{index}") for index, (task, found) in enumerate(by_task.items())},

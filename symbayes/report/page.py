@@ -25,7 +25,7 @@ def render(template: str, **values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, significant=significant)
+    environment.filters.update(number=number, significant=significant, minus=minus)
     return environment.get_template(template).render(plotlyjs=get_plotlyjs(), **values)
 
 
@@ -41,9 +41,14 @@ def embed(figure: Figure | None, name: str) -> str:
 
 def number(value: float | int, digits: int = 0) -> str:
     """A number with so many decimals, a comma between thousands and a true minus."""
-    return f"{value:,.{digits}f}".replace("-", _MINUS)
+    return minus(f"{value:,.{digits}f}")
 
 
 def significant(value: float | int, digits: int = 3) -> str:
     """A number with so many significant digits."""
-    return f"{value:.{digits}g}".replace("-", _MINUS)
+    return minus(f"{value:.{digits}g}")
+
+
+def minus(text: str) -> str:
+    """A number in words with a true minus."""
+    return text.replace("-", _MINUS)

@@ -1,8 +1,10 @@
 """What was learned, layer by layer: how much each path is used, as a table and in words."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from math import exp, log
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -31,6 +33,18 @@ class PathRow:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """The share of a kind of path over layers; prints in percent as mean (smallest–largest)."""
+
+    mean: float
+    smallest: float
+    largest: float
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.0f} ({100 * self.smallest:.0f}–{100 * self.largest:.0f})"
+
+
+@dataclass(frozen=True)
 class Symmetries:
     """A row for each path of each layer; prints as a table."""
 
@@ -42,6 +56,10 @@ class Symmetries:
         for row in self.rows:
             layers.setdefault(row.layer, []).append(row)
         return [_sentence(layer, rows) for layer, rows in layers.items() if len(rows) > 1]
+
+    def over_layers(self) -> dict[str, Spread]:
+        """The share of every kind of path over the layers that had a choice (ELLA, Table 3)."""
+        return shares_over_layers([asdict(row) for row in self.rows])
 
     def __rich__(self) -> Table:
         table = Table("layer", "path", "symmetry", box=None, header_style="bold")
@@ -91,11 +109,24 @@ def symmetries(
     return Symmetries(tuple(rows))
 
 
+def shares_over_layers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
+    """The share of every kind of path over the layers that had a choice, from rows as they are saved."""
+    sizes = Counter(row["layer"] for row in rows)
+    shares: dict[str, list[float]] = {}
+    for row in rows:
+        if sizes[row["layer"]] > 1:
+            shares.setdefault(row["path"], []).append(row["share"])
+    return {path: Spread(sum(found) / len(found), min(found), max(found)) for path, found in shares.items()}
+
+
 def _sentence(layer: str, rows: list[PathRow]) -> str:
-    used = ", ".join(f"{row.path} {100 * row.share:.0f} %" for row in sorted(rows, key=lambda row: -row.share))
+    ranked = sorted(rows, key=lambda row: -row.share)
     symmetric = sorted({row.symmetry for row in rows if row.symmetry})
     if len(symmetric) != 1:
-        return f"{layer}: {used}"
+        return f"{layer}: " + ", ".join(
+            f"{row.symmetry or 'no symmetry'} {100 * row.share:.0f} % ({row.path})" for row in ranked
+        )
+    used = ", ".join(f"{row.path} {100 * row.share:.0f} %" for row in ranked)
     share = sum(row.share for row in rows if row.symmetry)
     verdict = "keeps" if share >= _CLEAR else "gives up" if share <= 1 - _CLEAR else "keeps part of"
     return f"{layer} {verdict} {symmetric[0]} ({used})"

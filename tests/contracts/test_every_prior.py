@@ -6,10 +6,15 @@ from torch import nn
 from torch.distributions import Normal
 from torch.testing import assert_close
 
+from symbayes.groups.space import p4, p4m
+from symbayes.groups.translation import Translation
 from symbayes.layers.conv import ConvPath
+from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
+from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
+from symbayes.layers.structure import weight_tensors
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 
 KINDS = [ScalarPrior, LayerwisePrior, PathwisePrior, TensorwisePrior]
@@ -72,3 +77,40 @@ def test_what_cannot_be_is_refused(build, message):
 
 def test_no_prior_is_missing():
     assert set(KINDS) == {kind for kind in Prior.__subclasses__() if kind.__module__.startswith("symbayes.")}
+
+
+def relaxed_to_nothing():
+    paths = {"conv": ConvPath(1, 2, scale=0.1), "factored": FactoredPath((1, 4, 4), (2, 4, 4), scale=0.01)}
+    return nn.Sequential(RelaxedLayer(paths), nn.Flatten(), nn.Linear(32, 3))
+
+
+@pytest.mark.parametrize("kind", [PathwisePrior, TensorwisePrior])
+def test_paths_that_break_a_symmetry_begin_at_the_precision_of_their_weights(kind):
+    model = relaxed_to_nothing()
+    prior = kind(model, precision=2.0, symmetric_start=True)
+    precisions = {name: value.item() for name, value in prior.precisions().items()}
+    factored = dict(model[0].paths["factored"].named_parameters())
+    weights = [factored["gather.weight"], factored["scatter.weight"]]
+    together = 1 / torch.cat([weight.flatten() for weight in weights]).square().mean().item()
+    alone = 1 / weights[0].square().mean().item()
+    wanted = together if kind is PathwisePrior else alone
+    assert precisions.pop("0.paths.factored.gather.weight") == pytest.approx(wanted, rel=1e-4)
+    assert precisions.pop("0.paths.factored.gather.bias") == pytest.approx(together, rel=1e-4)
+    assert all(value > 20 for name, value in precisions.items() if "factored" in name)
+    assert all(value == pytest.approx(2) for name, value in precisions.items() if "factored" not in name)
+
+
+@pytest.mark.parametrize("kind", [ScalarPrior, LayerwisePrior])
+def test_precisions_that_paths_share_cannot_begin_apart(kind):
+    with pytest.raises(ValueError, match=f"{kind.__name__} finds none here"):
+        kind(relaxed_to_nothing(), symmetric_start=True)
+
+
+def test_a_convolution_relaxes_a_group_convolution_and_not_the_other_way_round():
+    paths = {"conv": ConvPath(4, 4), "gconv": GroupConvPath(1, 1, p4()), "dense": DensePath((4, 3, 3), (4, 3, 3))}
+    tensors = weight_tensors(nn.Sequential(RelaxedLayer(paths)))
+    assert {tensor.path: tensor.relaxes for tensor in tensors.values()} == {"conv": True, "gconv": False, "dense": True}
+    assert p4m().extends(p4())
+    assert not p4().extends(p4())
+    assert not p4().extends(p4m())
+    assert not Translation().extends(p4())

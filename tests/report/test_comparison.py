@@ -23,15 +23,16 @@ def sample_run(task: str, model: str, objective: str, layer: str = "block1") -> 
 
 def sample_table(*tasks: str) -> dict[str, Any]:
     cells = [
-        {"accuracy": 0.9125, "nll": 0.3, "log_evidence": -1.5, "best": False},
-        {"accuracy": 0.9732, "nll": 0.1, "log_evidence": -0.4123, "best": True},
+        {"value": "91.2 %", "beneath": "-1.500", "best": False},
+        {"value": "97.3 %", "beneath": "-0.412", "best": True},
     ]
-    return {"columns": ["CONV", "learned"], "rows": [{"task": task, "cells": cells} for task in tasks], "note": NOTE}
+    rows = [{"task": task, "cells": cells} for task in tasks]
+    return {"columns": ["CONV", "learned"], "rows": rows, "legend": "Accuracy & evidence.", "note": NOTE}
 
 
 def own(table: dict[str, Any], runs: list[dict[str, Any]], title: str = "Digits") -> str:
     """The page without the source of plotly.js."""
-    page = comparison_page(title, table, runs)
+    page = comparison_page(title, "Two models & digits.", table, runs)
     assert page.count(get_plotlyjs()) == 1
     return page.replace(get_plotlyjs(), "")
 
@@ -42,14 +43,26 @@ def page() -> str:
     return own(sample_table("digit", "quadrant"), runs)
 
 
-@pytest.mark.parametrize("text", ["Digits", "91.2 %", "97.3 %", "−0.412", "−1.500", "Curvature by KFAC &amp; one seed."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Digits",
+        "Curvature by KFAC &amp; one seed.",
+        "91.2 %",
+        "97.3 %",
+        "−0.412",
+        "−1.500",
+        "Accuracy &amp; evidence.",
+        "Two models &amp; digits.",
+    ],
+)
 def test_title_numbers_and_note_are_on_the_page(page, text):
     assert text in page
 
 
 def test_only_the_best_accuracy_of_a_row_is_emphasised(page):
     assert page.count('class="num best"') == 2
-    assert page.count('class="num best"><div class="accuracy">97.3 %') == 2
+    assert page.count('class="num best"><div class="value">97.3 %') == 2
 
 
 def test_sentences_and_bars_are_those_of_learned_runs_by_evidence(page):

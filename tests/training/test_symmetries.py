@@ -3,7 +3,7 @@
 import pytest
 
 from symbayes.layers.structure import WeightTensor
-from symbayes.training.symmetries import symmetries
+from symbayes.training.symmetries import PathRow, Symmetries, symmetries
 
 
 def tensors():
@@ -53,6 +53,19 @@ def test_words_say_what_a_layer_became(conv, factored, verdict):
         "a.paths.factored.scatter.weight": factored,
     }
     assert symmetries(tensors(), dict.fromkeys(EFFECTIVE, 1.0), effective).words()[0].startswith(verdict)
+
+
+def test_a_layer_with_several_symmetries_says_how_much_of_each():
+    rows = {"gconv": ("p4", 6.0), "conv": ("translation", 3.0), "dense": (None, 1.0)}
+    found = {path: WeightTensor(path, "a", path, symmetry, 10, "weight") for path, (symmetry, _) in rows.items()}
+    table = symmetries(found, dict.fromkeys(rows, 1.0), {path: effective for path, (_, effective) in rows.items()})
+    assert table.words() == ["a: p4 60 % (gconv), translation 30 % (conv), no symmetry 10 % (dense)"]
+
+
+def test_shares_over_layers_are_those_of_table_3():
+    rows = [("a", "conv", 0.9), ("a", "dense", 0.1), ("b", "conv", 0.5), ("b", "dense", 0.5), ("head", "Linear", 1.0)]
+    table = Symmetries(tuple(PathRow(layer, path, None, 1, 1.0, 1.0, share) for layer, path, share in rows))
+    assert {path: str(spread) for path, spread in table.over_layers().items()} == {"conv": "70 (50–90)", "dense": "30 (10–50)"}
 
 
 def test_a_layer_that_uses_nothing_is_shared_evenly():

@@ -1,0 +1,144 @@
+"""A study: a table whose cells are training runs, each on its own in a process, and what was learned in them."""
+
+import os
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from multiprocessing import Manager, get_context
+from typing import Any
+
+import torch
+from torch import Generator
+
+from symbayes.data.source import Data
+from symbayes.evidence.objective import Objective
+from symbayes.training.loop import Schedule, train
+from symbayes.training.problem import Problem
+from symbayes.training.record import Record
+from symbayes.training.result import Result
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a task, a model, and how its prior is treated ("MAP" or "evidence")."""
+
+    task: str
+    model: str
+    objective: str = "evidence"
+    seed: int = 0
+    #: Relative to other cells, to order them and to say how long the rest will take.
+    cost: float = field(default=1.0, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.model} by {self.objective} on {self.task}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell gave: metrics on test data, and the summary and history of its result."""
+
+    cell: Cell
+    metrics: dict[str, float]
+    summary: dict[str, Any]
+    history: list[dict[str, Any]]
+
+    @property
+    def log_evidence(self) -> float:
+        """Per training datum."""
+        return float(self.summary["evidence"]["total"] / self.summary["num_data"])
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether its layers could choose between paths, and learned to by the evidence."""
+        return self.cell.objective == "evidence" and bool(self.summary["words"])
+
+
+#: Called after every epoch of a run.
+EachEpoch = Callable[[Record], None]
+#: Called with the share of all work that is done, and what was just being trained.
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What there is to run, and to say of it.
+
+    Args:
+        title: Of the page.
+        about: What is compared, in a few sentences.
+        cells: In the order of the table.
+        work: Runs one cell; it must be possible to pickle.
+        table: Outcomes as `comparison_page` and the terminal show them: `columns`; `rows`, each a `task` and `cells` with a
+            `value`, what stands `beneath` it, and whether it is the `best`; a `legend` and a `note`.
+    """
+
+    title: str
+    about: str
+    cells: list[Cell]
+    work: Callable[[Cell, EachEpoch], Outcome]
+    table: Callable[[list[Outcome]], dict[str, Any]]
+
+
+def run_problem(
+    cell: Cell,
+    problem: Problem,
+    objective: Objective,
+    schedule: Schedule,
+    test: Data,
+    generator: Generator,
+    each_epoch: EachEpoch,
+) -> Outcome:
+    """Train what a cell asks for, and evaluate it."""
+    history = []
+    for record in train(problem, objective, schedule, generator=generator):
+        history.append(record)
+        each_epoch(record)
+    result = Result(problem.model, problem.likelihood, problem.prior, tuple(history), problem.data.size)
+    return Outcome(cell, result.evaluate(test), result.summary(), [asdict(record) for record in history])
+
+
+def run_study(study: Study, progress: Progress, workers: int | None = None) -> list[Outcome]:
+    """All cells, the costly ones first, in as many processes as there are cores; outcomes in the order of the table."""
+    todo = sorted(study.cells, key=lambda cell: -cell.cost)
+    workers = workers or min(len(todo), os.cpu_count() or 1)
+    total = sum(cell.cost for cell in todo)
+    done: dict[Cell, float] = dict.fromkeys(todo, 0.0)
+    with Manager() as manager, ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        news = manager.Queue()
+        futures: dict[Cell, Future[Outcome]] = {cell: pool.submit(_alone, study.work, cell, news) for cell in todo}
+        while not all(future.done() for future in futures.values()):
+            try:
+                cell, share = news.get(timeout=0.5)
+            except queue.Empty:
+                cell = None
+            if cell is not None:
+                done[cell] = share
+                progress(sum(cell.cost * share for cell, share in done.items()) / total, str(cell))
+            for future in futures.values():
+                if future.done() and future.exception():
+                    pool.shutdown(cancel_futures=True, wait=False)
+                    future.result()
+        progress(1.0, "done")
+        return [futures[cell].result() for cell in study.cells]
+
+
+def _alone(work: Callable[[Cell, EachEpoch], Outcome], cell: Cell, news: Any) -> Outcome:
+    """A cell in a process of its own, on one core."""
+    torch.set_num_threads(1)
+    return work(cell, lambda record: news.put((cell, record.epoch / (record.epochs + 1))))
+
+
+def page_runs(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """The outcomes as the page wants them."""
+    return [
+        {
+            "task": outcome.cell.task,
+            "model": outcome.cell.model,
+            "objective": outcome.cell.objective,
+            "learned": outcome.has_choice,
+            "summary": outcome.summary,
+            "history": outcome.history,
+        }
+        for outcome in outcomes
+    ]

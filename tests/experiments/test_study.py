@@ -1,0 +1,55 @@
+"""Studies: cells in processes of their own, and the tables of the demos."""
+
+from dataclasses import replace
+
+import pytest
+
+from symbayes.experiments import groups, quadrant
+from symbayes.experiments.study import page_runs, run_study
+from tests.small import load_few
+
+
+def small(module, monkeypatch):
+    monkeypatch.setattr(module, "load", load_few)
+    study = module.study(module.Settings(epochs=1, width=1))
+    return study, [study.work(cell, lambda record: None) for cell in study.cells]
+
+
+def test_cells_run_in_processes_of_their_own_and_come_back_in_order():
+    study = quadrant.study(quadrant.Settings(epochs=1, width=1))
+    study = replace(study, cells=study.cells[1:3])
+    seen = []
+    outcomes = run_study(study, lambda share, what: seen.append(share), workers=2)
+    assert [outcome.cell for outcome in outcomes] == study.cells
+    assert seen[-1] == 1.0
+
+
+def test_an_error_in_a_cell_is_not_lost():
+    study = quadrant.study(quadrant.Settings(epochs=1, width=1))
+    cell = replace(study.cells[0], task="no such task")
+    with pytest.raises(KeyError, match="no such task"):
+        run_study(replace(study, cells=[cell]), lambda share, what: None, workers=1)
+
+
+def test_the_table_of_quadrants_is_that_of_the_paper(monkeypatch):
+    study, outcomes = small(quadrant, monkeypatch)
+    table = study.table(outcomes)
+    assert table["columns"] == [f"{model}, {by}" for by in ("MAP", "evidence") for model in ("FC", "CONV", "F-FC+CONV")]
+    assert [row["task"] for row in table["rows"]] == ["digit", "digit and quadrant"]
+    first = outcomes[0]
+    assert table["rows"][0]["cells"][0]["value"] == f"{100 * first.metrics['accuracy']:.1f} %"
+    assert [run["model"] for run in page_runs(outcomes) if run["learned"]] == ["F-FC+CONV"] * 2
+
+
+def test_the_table_of_groups_is_that_of_the_paper(monkeypatch):
+    study, outcomes = small(groups, monkeypatch)
+    table = study.table(outcomes)
+    assert table["columns"][-3:] == ["FC, %", "CONV, %", "GCONV, %"]
+    for row, outcome in zip(table["rows"], outcomes[1::2], strict=True):
+        means = [float(cell["value"]) for cell in row["cells"][-3:]]
+        assert sum(means) == pytest.approx(100, abs=2)
+        assert row["cells"][4]["value"] == f"{-outcome.log_evidence:.3f}"
+    # Paths that break a symmetry begin switched off, and by MAP not.
+    off = outcomes[1].history[-1]["evidence"]["precision"]["block8.paths.conv.weight"]
+    assert off > 1000
+    assert outcomes[0].history[-1]["evidence"]["precision"]["block8.paths.conv.weight"] == pytest.approx(1)
