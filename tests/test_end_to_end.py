@@ -41,6 +41,42 @@ def test_the_evidence_keeps_translation_where_position_does_not_matter_and_not_w
     assert shape.share < place.share
 
 
+def rods(seed):
+    """A rod of two cells along one of two axes, anywhere in a 4×4×4 volume, with noise; its kind, and the half it is in."""
+    generator = torch.Generator().manual_seed(seed)
+    n = 400
+    kind = torch.randint(0, 2, (n,), generator=generator)
+    places = torch.randint(0, 4, (n, 3), generator=generator)
+    volumes = 0.2 * torch.randn(n, 1, 4, 4, 4, generator=generator)
+    for volume, k, (x, y, z) in zip(volumes, kind, places, strict=True):
+        volume[0, x, y, z] += 1
+        volume[0, x, (y + k) % 4, (z + 1 - k) % 4] += 1
+    return volumes, kind, (places[:, 0] >= 2).long()
+
+
+def dense_path_in_3d(targets_at):
+    with torch.random.fork_rng():
+        torch.random.manual_seed(0)
+        paths = {"conv": sb.ConvPath(1, 4, (3, 3, 3)), "dense": sb.DensePath((1, 4, 4, 4), (4, 4, 4, 4), scale=0.1)}
+        # Pooled over all places, so that place is to be seen through the dense path alone.
+        model = nn.Sequential(sb.RelaxedLayer(paths), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 2))
+    data, test = rods(0), rods(1)
+    objective = sb.Laplace(sb.Kfac(), cool_down=0.2, frequency=1, damping=0.5)
+    result = sb.fit(model, (data[0], data[targets_at]), objective=objective, schedule=sb.Schedule(60, 50, 0.01), progress=False)
+    rows = {row.path: row for row in result.symmetries.rows if row.layer == "0"}
+    return rows["dense"], result.evaluate((test[0], test[targets_at]))["accuracy"], result.symmetries.words()
+
+
+def test_the_evidence_keeps_translation_in_a_volume_where_position_does_not_matter_and_not_where_it_does():
+    shape, shape_accuracy, kept = dense_path_in_3d(1)
+    place, place_accuracy, broken = dense_path_in_3d(2)
+    assert min(shape_accuracy, place_accuracy) > 0.8
+    assert shape.precision > 100 * place.precision
+    assert shape.effective < 1 < place.effective
+    assert kept[0].startswith("0 keeps translation")
+    assert broken[0].startswith("0 gives up translation")
+
+
 def test_the_evidence_prefers_the_smaller_model_that_explains_the_data():
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(80, 10, generator=generator)

@@ -1,9 +1,13 @@
 """The paper's network: exact parameter counts, and how it is laid out on other inputs."""
 
+from itertools import pairwise
+from math import prod
+
 import pytest
 import torch
 from torch.testing import assert_close
 
+from symbayes.groups.translation import Translation
 from symbayes.models import GROUPS, allconv, build_allconv
 
 
@@ -31,6 +35,43 @@ def test_parameter_counts_are_those_of_the_paper(paths, filter_anchors, count):
     with torch.device("meta"):
         model = build_allconv((3, 32, 32), 10, paths, 10, filter_anchors=filter_anchors)
     assert sum(parameter.numel() for parameter in model.parameters()) == count
+
+
+CHANNELS = (1, 2, 2, 4, 4, 8, 8, 16)
+
+
+def by_block(path, dims, order):
+    """Parameters of a path, from channels and cells of what goes in and what comes out, and whether it is the first."""
+    cells = 3**dims
+    anchors = {3: 2, 27: 14}[cells]
+    return {
+        "dense": lambda c, s, d, t, _: c * s * d * t + d * t,
+        "factored": lambda c, s, d, t, _: c * d * (s + t) + d + t,
+        "sparse": lambda c, s, d, t, _: c * d * (max(1, s // 2) + max(1, t // 2)) + d,
+        "conv": lambda c, s, d, t, _: c * d * cells + d,
+        "sparse_conv": lambda c, s, d, t, _: c * d * anchors + d,
+        "gconv": lambda c, s, d, t, first: c * d * cells * (1 if first else order) + d,
+    }[path]
+
+
+@pytest.mark.parametrize("path", ["dense", "factored", "sparse", "conv", "sparse_conv", "gconv"])
+@pytest.mark.parametrize(
+    ("shape", "grids", "group", "order"),
+    [
+        ((2, 64), [64, 64, 32, 32, 16, 8, 4, 2, 1], "flips1d", 2),
+        ((1, 8, 8, 8), [512, 512, 512, 512, 64, 64, 8, 8, 1], "cube", 24),
+    ],
+)
+def test_parameter_counts_on_sequences_and_volumes(path, shape, grids, group, order):
+    width, classes = 2, 5
+    count = by_block(path, len(shape) - 1, order)
+    channels = [shape[0], *(width * multiple for multiple in CHANNELS)]
+    blocks = zip(pairwise(channels), pairwise(grids), strict=True)
+    wanted = sum(count(c, s, d, t, k == 0) for k, ((c, d), (s, t)) in enumerate(blocks))
+    wanted += 16 * width * 64 * width + 64 * width + 64 * width * classes + classes
+    with torch.device("meta"):
+        model = build_allconv(shape, classes, (path,), width, group=group)
+    assert sum(parameter.numel() for parameter in model.parameters()) == wanted
 
 
 @pytest.mark.parametrize(
@@ -84,6 +125,24 @@ def test_a_group_network_is_exactly_invariant(path, group, shape, generator):
     outputs, acting = model(inputs), GROUPS[group]()
     for element in list(acting.elements(shape[1:]))[3::11]:
         assert_close(model(acting.act(element, inputs)), outputs)
+
+
+@pytest.mark.parametrize(
+    ("shape", "paths", "group"),
+    [
+        *[(shape, paths, "p4") for shape in [(2, 64), (1, 4, 4, 4)] for paths in [("conv",), ("sparse_conv",)]],
+        ((1, 2, 8, 4), ("conv", "sparse_conv"), "p4"),
+        ((2, 64), ("gconv",), "flips1d"),
+        ((2, 64), ("conv", "gconv"), "flips1d"),
+        ((1, 4, 4, 4), ("gconv",), "cube"),
+    ],
+)
+def test_networks_on_sequences_and_volumes_are_exactly_invariant_under_all_shifts(shape, paths, group, generator):
+    model = build_allconv(shape, 3, paths, 1, group=group, generator=generator).double()
+    datum = torch.randn(1, *shape, generator=generator, dtype=torch.float64)
+    moved = torch.cat([Translation().act(shift, datum) for shift in Translation().elements(shape[1:])])
+    assert len(moved) == prod(shape[1:])
+    assert_close(model(moved), model(datum).expand(len(moved), -1), rtol=0, atol=1e-12)
 
 
 def test_paths_of_two_groups_keep_what_they_share(generator):

@@ -5,17 +5,19 @@ from pathlib import Path
 
 from symbayes.data.digits import DIGITS
 from symbayes.data.files import cifar10, mnist
+from symbayes.data.sequences import SEQUENCES
 from symbayes.data.task import Task
 
-_EMBEDDED: dict[str, Callable[[str], Task]] = {**DIGITS}
+_EMBEDDED: dict[str, Callable[[str], Task]] = {**DIGITS, **SEQUENCES}
 _FROM_FILES: dict[str, Callable[[Path], Task]] = {"mnist": mnist, "cifar10": cifar10}
 
 
 def load(name: str, folder: str | Path | None = None) -> Task:
-    """A task by name: digits on a canvas are embedded, "mnist" and "cifar10" lie in a folder.
+    """A task by name: digits on a canvas and sequences are embedded, "mnist" and "cifar10" lie in a folder.
 
     Digits stand in quadrants ("placed-digits"; "quadrant-digits" asks for the quadrant, too), in the middle ("upright-digits"),
-    anywhere ("shifted-digits"), or in the middle by quarter turns ("turned-digits").
+    anywhere ("shifted-digits"), or in the middle by quarter turns ("turned-digits"). Sequences hold one of four short waves in
+    noise ("motifs"; "placed-motifs" asks for its quarter of the sequence, too).
 
     Raises:
         KeyError: If there is no such task.
