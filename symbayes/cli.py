@@ -19,6 +19,7 @@ from symbayes.evidence.objective import Laplace, Map
 from symbayes.experiments import estimators as estimator_study
 from symbayes.experiments import groups as group_study
 from symbayes.experiments import quadrant
+from symbayes.experiments import sequences as sequence_study
 from symbayes.experiments import sets as set_study
 from symbayes.experiments.study import Outcome, Progress, Study, page_runs, run_study
 from symbayes.models import allconv
@@ -29,6 +30,13 @@ from symbayes.training.fit import fit as fit_model
 _HELP = "Learn the symmetries of neural networks from training data."
 app = typer.Typer(help=_HELP, no_args_is_help=True, add_completion=False)
 console = Console()
+#: The studies that can be demonstrated: how to make one, its settings, and how long it takes.
+_DEMOS: dict[str, tuple[Callable[[Any], Study], Callable[..., Any], str]] = {
+    "quadrant": (quadrant.study, quadrant.Settings, "About five minutes"),
+    "groups": (group_study.study, group_study.Settings, "About four minutes"),
+    "sets": (set_study.study, set_study.Settings, "About a minute"),
+    "sequences": (sequence_study.study, sequence_study.Settings, "About a minute"),
+}
 
 
 @app.command()
@@ -36,15 +44,18 @@ def demo(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     groups: Annotated[bool, typer.Option("--groups", help="Instead: which symmetry? Digits upright, shifted, turned.")] = False,
     sets: Annotated[bool, typer.Option("--sets", help="Instead: a set or a sequence? Eight numbers, two tasks.")] = False,
+    sequences: Annotated[bool, typer.Option("--sequences", help="Instead: does position matter, in one dimension?")] = False,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data in every run.", min=1)] = None,
     width: Annotated[int | None, typer.Option(help="Channels of the first layer.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="For initial weights and the order of data.")] = 0,
 ) -> None:
     """Learn which symmetries a network should have, from training data alone; by default, whether position matters."""
-    if groups and sets:
-        raise typer.BadParameter("--groups and --sets are two demos: give one of them.")
+    asked = [name for name, flag in {"groups": groups, "sets": sets, "sequences": sequences}.items() if flag]
+    if len(asked) > 1:
+        raise typer.BadParameter(f"{' and '.join(f'--{name}' for name in asked)} are different demos: give one of them.")
     chosen = {name: value for name, value in {"epochs": epochs, "width": width}.items() if value is not None}
-    study, minutes = _study(groups, sets, seed, chosen)
+    make, settings, minutes = _DEMOS[asked[0] if asked else "quadrant"]
+    study = make(settings(seed=seed, **chosen))
     usual = "" if chosen else f" {minutes} on two cores."
     console.print(study.about, highlight=False)
     console.print(f"\nTraining {len(study.cells)} networks.{usual}\n", highlight=False)
@@ -63,15 +74,6 @@ def demo(
     out.write_text(page, encoding="utf-8")
     seconds = time.perf_counter() - started
     console.print(f"\n{seconds:.0f} s in all. The page with curves and symmetries: {out}", highlight=False)
-
-
-def _study(groups: bool, sets: bool, seed: int, chosen: dict[str, int]) -> tuple[Study, str]:
-    """A demo, and how long it takes."""
-    if groups:
-        return group_study.study(group_study.Settings(seed=seed, **chosen)), "About six minutes"
-    if sets:
-        return set_study.study(set_study.Settings(seed=seed, **chosen)), "About a minute"
-    return quadrant.study(quadrant.Settings(seed=seed, **chosen)), "About five minutes"
 
 
 @app.command()

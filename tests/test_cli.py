@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from symbayes import cli
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
-from symbayes.experiments import estimators, groups, quadrant
+from symbayes.experiments import estimators, groups, quadrant, sequences
 from tests.small import load_few
 
 
@@ -20,11 +20,12 @@ def invoke(*words):
         ((), ("F-FC+CONV", "digit and", "log evidence", "What F-FC+CONV learned on: digit", "left;")),
         (("--groups",), ("GCONV", "upright", "turned", "What F-FC+CONV+GCONV learned on: shifted")),
         (("--sets",), ("ORBIT", "largest", "What FC+ORBIT learned on")),
+        (("--sequences",), ("F-FC+CONV", "motif", "What F-FC+CONV learned on: motif and quarter")),
     ],
 )
 def test_a_demo_prints_the_table_of_the_paper_and_writes_a_page(flags, words, tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "run_study", _in_this_process)
-    for study in (quadrant, groups):
+    for study in (quadrant, groups, sequences):
         monkeypatch.setattr(study, "load", load_few)
     result = invoke("demo", *flags, "--epochs", "1", "--width", "1", "--out", str(tmp_path / "report.html"))
     assert result.exit_code == 0, result.output
@@ -57,7 +58,7 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
     ("words", "message"),
     [
         (("report", "nowhere"), "must hold result.json"),
-        (("demo", "--groups", "--sets"), "--groups and --sets are two demos: give one of them"),
+        (("demo", "--groups", "--sets"), "--groups and --sets are different demos: give one of them"),
         (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, map"),
     ],
 )
