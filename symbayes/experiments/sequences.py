@@ -18,7 +18,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.data.load import load
 from symbayes.data.source import as_source
 from symbayes.evidence.objective import Laplace
-from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, run_problem
+from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, model_table, run_problem
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
 from symbayes.priors import TensorwisePrior
@@ -83,27 +83,15 @@ def broken_blocks(outcome: Outcome) -> list[str]:
 
 
 def table(outcomes: list[Outcome]) -> dict[str, Any]:
-    """A row for each task, a column for each model; means over seeds. The best is that of highest evidence."""
-    rows = []
-    for task in TASKS:
-        of_models = [[o for o in outcomes if (o.cell.task, o.cell.model) == (task, model)] for model in MODELS]
-        evidence = [mean(outcome.log_evidence for outcome in runs) for runs in of_models]
-        cells = [
-            {
-                "value": f"{100 * mean(outcome.metrics['accuracy'] for outcome in runs):.1f} %",
-                "beneath": f"{found:.2f}, {mean(outcome.metrics['position effect'] for outcome in runs):.2f}, "
-                f"{mean(len(broken_blocks(outcome)) for outcome in runs):.1f}",
-                "best": found == max(evidence),
-            }
-            for found, runs in zip(evidence, of_models, strict=True)
-        ]
-        rows.append({"task": task, "cells": cells})
-    estimator = outcomes[0].summary["evidence"]["estimator"]
-    return {
-        "columns": list(MODELS),
-        "rows": rows,
-        "legend": "Test accuracy; beneath it the log evidence in nats per training sequence, how far predictions move when a "
-        "sequence is shifted by whole quarters (0: not at all), and how many of eight blocks break translation with at least "
-        "one effective parameter. The highest evidence of a row is set in bold.",
-        "note": f"Log evidence by {estimator}.",
-    }
+    """A row for each task, a column for each model; means over seeds."""
+    return model_table(
+        outcomes,
+        lambda runs: (
+            f"{100 * mean(outcome.metrics['accuracy'] for outcome in runs):.1f} %",
+            f"{mean(outcome.metrics['position effect'] for outcome in runs):.2f}, "
+            f"{mean(len(broken_blocks(outcome)) for outcome in runs):.1f}",
+        ),
+        "Test accuracy; beneath it the log evidence in nats per training sequence, how far predictions move when a sequence is "
+        "shifted by whole quarters (0: not at all), and how many of eight blocks break translation with at least one effective "
+        "parameter.",
+    )

@@ -15,7 +15,7 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import as_source
 from symbayes.evidence.objective import Laplace
-from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, run_problem
+from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, model_table, run_problem
 from symbayes.groups.actions import symmetric
 from symbayes.layers.dense import DensePath
 from symbayes.layers.orbit import OrbitPath
@@ -118,26 +118,13 @@ def _order_effect(model: nn.Module, inputs: Tensor, generator: Generator) -> flo
 
 
 def table(outcomes: list[Outcome]) -> dict[str, Any]:
-    """A row for each task, a column for each model; means over seeds. The best is that of highest evidence."""
-    rows = []
-    for task in TASKS:
-        of_models = [[o for o in outcomes if (o.cell.task, o.cell.model) == (task, model)] for model in MODELS]
-        evidence = [mean(outcome.log_evidence for outcome in runs) for runs in of_models]
-        cells = [
-            {
-                "value": f"{mean(outcome.metrics['error'] for outcome in runs):.3f}",
-                "beneath": f"{found:.2f}, {mean(outcome.metrics['order effect'] for outcome in runs):.2f}",
-                "best": found == max(evidence),
-            }
-            for found, runs in zip(evidence, of_models, strict=True)
-        ]
-        rows.append({"task": task, "cells": cells})
-    estimator = outcomes[0].summary["evidence"]["estimator"]
-    return {
-        "columns": list(MODELS),
-        "rows": rows,
-        "legend": "Test error as a share of the variance of the targets (1 is no better than their mean); beneath it the log "
-        "evidence in nats per training datum, and how much the order of its inputs changes an output (0: not at all). The "
-        "highest evidence of a row is set in bold.",
-        "note": f"Log evidence by {estimator}.",
-    }
+    """A row for each task, a column for each model; means over seeds."""
+    return model_table(
+        outcomes,
+        lambda runs: (
+            f"{mean(outcome.metrics['error'] for outcome in runs):.3f}",
+            f"{mean(outcome.metrics['order effect'] for outcome in runs):.2f}",
+        ),
+        "Test error as a share of the variance of the targets (1 is no better than their mean); beneath it the log evidence in "
+        "nats per training datum, and how much the order of its inputs changes an output (0: not at all).",
+    )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from multiprocessing import Manager, get_context
+from statistics import mean
 from typing import Any
 
 import torch
@@ -127,6 +128,35 @@ def _alone(work: Callable[[Cell, EachEpoch], Outcome], cell: Cell, news: Any) ->
     """A cell in a process of its own, on one core."""
     torch.set_num_threads(1)
     return work(cell, lambda record: news.put((cell, record.epoch / (record.epochs + 1))))
+
+
+def model_table(outcomes: list[Outcome], write: Callable[[list[Outcome]], tuple[str, str]], legend: str) -> dict[str, Any]:
+    """A row for each task and a column for each model, over seeds; the best of a row has the highest evidence.
+
+    Args:
+        outcomes: Of all cells.
+        write: The value of a cell, and what stands beneath it after the evidence, from the outcomes of its seeds.
+        legend: What the two are.
+    """
+    by_place: dict[str, dict[str, list[Outcome]]] = {}
+    for outcome in outcomes:
+        by_place.setdefault(outcome.cell.task, {}).setdefault(outcome.cell.model, []).append(outcome)
+    rows = []
+    for task, by_model in by_place.items():
+        evidence = {model: mean(outcome.log_evidence for outcome in runs) for model, runs in by_model.items()}
+        cells = []
+        for model, runs in by_model.items():
+            value, beneath = write(runs)
+            best = evidence[model] == max(evidence.values())
+            cells.append({"value": value, "beneath": f"{evidence[model]:.2f}, {beneath}", "best": best})
+        rows.append({"task": task, "cells": cells})
+    estimator = outcomes[0].summary["evidence"]["estimator"]
+    return {
+        "columns": list(next(iter(by_place.values()))),
+        "rows": rows,
+        "legend": f"{legend} The highest evidence of a row is set in bold.",
+        "note": f"Log evidence by {estimator}.",
+    }
 
 
 def page_runs(outcomes: list[Outcome]) -> list[dict[str, Any]]:
