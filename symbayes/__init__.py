@@ -16,10 +16,12 @@ from symbayes.evidence.terms import Evidence
 from symbayes.groups.actions import board, cyclic, dihedral, symmetric
 from symbayes.groups.graph import automorphisms
 from symbayes.groups.permutation import Permutations
+from symbayes.groups.space import p4, p4m
 from symbayes.groups.translation import Translation
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
+from symbayes.layers.group_conv import GroupConvPath, SeparableGroupPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import Path
 from symbayes.layers.relaxed import RelaxedLayer
@@ -46,6 +48,7 @@ __all__ = [
     "FactoredPath",
     "Gaussian",
     "Ggn",
+    "GroupConvPath",
     "Kernel",
     "Kfac",
     "Lanczos",
@@ -62,6 +65,7 @@ __all__ = [
     "Result",
     "ScalarPrior",
     "Schedule",
+    "SeparableGroupPath",
     "SparseConvPath",
     "SparseFactoredPath",
     "Task",
@@ -76,5 +80,7 @@ __all__ = [
     "laplace_evidence",
     "load",
     "load_result",
+    "p4",
+    "p4m",
     "symmetric",
 ]

@@ -1,6 +1,6 @@
 """Tic-tac-toe: every board at which a game can end, who has won it, and which way the winning line runs.
 
-Who has won is the same however the board is turned and flipped; quarter turns make rows of columns, so the way of a line is not.
+Who has won is the same however the board is turned and flipped; a quarter turn makes a column of a row, so the way is not.
 """
 
 from itertools import product

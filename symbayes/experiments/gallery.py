@@ -1,7 +1,7 @@
 """The gallery: a small network for each way to share weights, trained by the evidence, and a picture of what it learned.
 
-Every study trains on data and returns plain numbers, which `report/gallery.py` draws. The networks are in `small.py`: whole ones
-of four blocks for the shares of paths, and single layers with a linear map behind them for filters.
+Every study trains on data and returns plain numbers, which `report/gallery.py` draws. The networks are in `small.py`:
+four blocks for the shares of paths, and a single layer with a linear map behind it for filters.
 """
 
 import json
@@ -25,7 +25,6 @@ from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath
-from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Gaussian, Likelihood
 from symbayes.report.gallery import PICTURES
@@ -37,6 +36,8 @@ Numbers = dict[str, Any]
 #: Called with the share of all work that is done, and what is trained next.
 Progress = Callable[[float, str], None]
 
+#: Questions about digits that stand in one of four quadrants: their place does not matter, or it does.
+_PLACES = {"which digit?": "placed-digits", "which digit, in which quadrant?": "quadrant-digits"}
 _OBJECTIVE = Laplace(Kfac(MonteCarloFisher()), burn_in=0.1, cool_down=0.2, frequency=1, damping=0.5, hyper_steps=2)
 
 
@@ -75,8 +76,7 @@ def run(folder: Path, progress: Progress | None = None, settings: Settings | Non
 
 def translation(settings: Settings) -> Numbers:
     """F-FC+CONV: which blocks keep translation where the place of a digit does not matter, and where it does."""
-    questions = {"which digit?": "placed-digits", "which digit, in which quadrant?": "quadrant-digits"}
-    return _relaxed(questions, ("factored", "conv"), 8, settings)
+    return _relaxed(_PLACES, ("factored", "conv"), 8, settings)
 
 
 def rotation(settings: Settings) -> Numbers:
@@ -96,64 +96,67 @@ def _relaxed(questions: Mapping[str, str], paths: Sequence[str], width: int, set
 
 
 def smooth_filters(settings: Settings) -> Numbers:
-    """CONV and S-CONV: filters with a weight for every cell, and smooth ones through twelve anchors."""
+    """CONV and S-CONV: filters with a weight for every cell, and smooth ones through nine anchors."""
     task, rows = load("placed-digits"), []
     for name in ("CONV", "S-CONV"):
         generator = settings.generator()
         path = (
-            SparseConvPath(1, 16, (7, 7), anchors=12, learn_locations=True, generator=generator)
+            SparseConvPath(1, 16, (7, 7), anchors=9, learn_lengthscale=True, generator=generator)
             if name == "S-CONV"
             else ConvPath(1, 16, (7, 7), generator=generator)
         )
         model = filter_network(path, 16, task.classes, generator)
         result = _fit(model, task.train, 20, settings, learning_rate=1e-2)
         filters = path.dense_weight() if isinstance(path, SparseConvPath) else path.weight
-        rows.append({"name": name, "maps": _strongest(filters[:, 0], 5), **_anchors(path), **_facts(result, task.test)})
+        rows.append({"name": name, "maps": _strongest(filters[:, 0], 4), **_anchors(path), **_facts(result, task.test)})
     return {"rows": rows}
 
 
 def smooth_maps(settings: Settings) -> Numbers:
     """F-FC and S-FC: what the hidden features of a fully connected map see of the canvas."""
-    task, rows = load("upright-digits"), []
-    shapes = (1, 16, 16), (16, 4, 4)
+    task, rows = load("shifted-digits"), []
+    shapes = (1, 16, 16), (16, 8, 8)
     for name in ("F-FC", "S-FC"):
         generator = settings.generator()
         path = (
-            SparseFactoredPath(*shapes, anchors=0.25, learn_lengthscale=True, generator=generator)
+            SparseFactoredPath(*shapes, anchors=0.125, learn_lengthscale=True, generator=generator)
             if name == "S-FC"
             else FactoredPath(*shapes, generator=generator)
         )
         model = nn.Sequential(path, nn.ReLU(), DensePath(shapes[1], (task.classes,), generator=generator))
         result = _fit(model, task.train, 40, settings, learning_rate=1e-2)
         seen = path.gather.dense_weight()[0].unflatten(1, (16, 16))
-        rows.append({"name": name, "maps": _strongest(seen, 4), **_anchors(path.gather), **_facts(result, task.test)})
+        rows.append({"name": name, "maps": _strongest(seen, 3), **_anchors(path.gather), **_facts(result, task.test)})
     return {"rows": rows}
 
 
 def lengthscales(settings: Settings) -> Numbers:
     """S-FC+S-CONV: ω of every path, and the prior that was learned for it."""
-    task = load("quadrant-digits")
-    model = digit_network(task.classes, ("sparse", "sparse_conv"), 8, settings.generator())
-    result = _fit(model, task.train, 30, settings, learning_rate=1e-2)
-    found = {name: abs(tensor.item()) for name, tensor in model.named_parameters() if name.endswith("omega")}
-    precision, effective = result.evidence.precision, result.evidence.effective
-    rows = [
-        {
-            "tensor": name,
-            "omega": _short(omega),
-            "deviation": _short(precision[name] ** -0.5),
-            "effective": _short(effective[name]),
-        }
-        for name, omega in found.items()
-    ]
-    return {"rows": rows, **_facts(result, task.test)}
+    found = []
+    for question, name in _PLACES.items():
+        task = load(name)
+        model = digit_network(task.classes, ("sparse", "sparse_conv"), 8, settings.generator())
+        result = _fit(model, task.train, 30, settings, learning_rate=1e-2)
+        omegas = {tensor: abs(omega.item()) for tensor, omega in model.named_parameters() if tensor.endswith("omega")}
+        precision, effective = result.evidence.precision, result.evidence.effective
+        rows = [
+            {
+                "tensor": tensor,
+                "omega": _short(omega),
+                "deviation": _short(precision[tensor] ** -0.5),
+                "effective": _short(effective[tensor]),
+            }
+            for tensor, omega in omegas.items()
+        ]
+        found.append({"task": question, "rows": rows, **_facts(result, task.test)})
+    return {"tasks": found}
 
 
 def turned_filters(settings: Settings) -> Numbers:
     """GCONV: filters, each in its four turns."""
     task, generator = load("turned-digits"), settings.generator()
-    path = GroupConvPath(1, 16, p4(), 7, lifting=True, generator=generator)
-    result = _fit(filter_network(path, 16, task.classes, generator), task.train, 20, settings, learning_rate=1e-2)
+    path = GroupConvPath(1, 16, p4(), 5, lifting=True, generator=generator)
+    result = _fit(filter_network(path, 16, task.classes, generator), task.train, 40, settings, learning_rate=1e-2)
     by_turn = path.filters().detach()[:, 0].unflatten(0, (-1, 4))  # [c', g, *kernel]
     return {"filters": _strongest(by_turn, 3), **_facts(result, task.test)}
 
@@ -166,7 +169,7 @@ def permutation(settings: Settings) -> Numbers:
         data, test = (sets.draw(question, size, generator) for size in (400, 2000))
         model = sets.set_network(("dense", "orbit"), 8, dense_scale=RELAXATION, generator=generator)
         result = _fit(model, data, 500, settings, 50, 1e-2, likelihood=Gaussian(0.3), objective=Laplace(Kfac()))
-        tied, pooled = (spelled(layer, (8, 8)) for layer in (model[2], model[4]))
+        tied, pooled = (spelled(layer, (8, 8)) for layer in list(model.children())[2:5:2])
         error = result.evaluate(test)["squared error"] / float(test[1].var())
         matrices = _strongest(tied.transpose(1, 2).flatten(0, 1), 1)
         found.append(
@@ -195,9 +198,9 @@ def board_symmetry(settings: Settings) -> Numbers:
 #: What each picture is of, and about how many seconds it takes on one core.
 STUDIES: dict[str, tuple[float, Callable[[Settings], Numbers]]] = {
     "translation": (40, translation),
-    "smooth_filters": (40, smooth_filters),
+    "smooth_filters": (20, smooth_filters),
     "smooth_maps": (15, smooth_maps),
-    "lengthscales": (30, lengthscales),
+    "lengthscales": (40, lengthscales),
     "turned_filters": (20, turned_filters),
     "rotation": (75, rotation),
     "permutation": (30, permutation),
@@ -217,9 +220,7 @@ def _fit(
 ) -> Result:
     """A model learned by the evidence."""
     schedule = Schedule(max(1, round(settings.effort * epochs)), batch_size, learning_rate)
-    return fit(
-        model, data, likelihood=likelihood, objective=objective, schedule=schedule, seed=settings.seed, progress=False
-    )
+    return fit(model, data, likelihood=likelihood, objective=objective, schedule=schedule, seed=settings.seed, progress=False)
 
 
 def _facts(result: Result, test: tuple[Tensor, Tensor] | None = None) -> Numbers:

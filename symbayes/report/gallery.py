@@ -9,96 +9,116 @@ from symbayes.report.svg import FAINT, LINE, TEXT, Card, largest
 
 Numbers = Mapping[str, Any]
 
-_WIDTH, _MARGIN = 640, 24
-#: What a path is called, and what it keeps.
-_KEEPS = {
+_WIDTH, _LEFT, _RIGHT = 640, 24, 616
+#: Names of paths in a legend.
+_PATHS = {
     "factored": "F-FC: no symmetry",
+    "conv": "CONV: shifts",
+    "gconv": "GCONV: shifts and quarter turns",
     "dense": "FC: no symmetry",
-    "conv": "CONV: translation",
-    "gconv": "GCONV: translation and turns",
-    "orbit": "ORBIT: the group",
+    "orbit": "ORBIT: all of it",
 }
-_SHARE = "Bars: share of each path in its layer, by effective parameters per weight."
+_BARS = "Bars: share of each path in its layer."
+_EVIDENCE = "Log evidence per training datum."
 
 
 def translation(found: Numbers) -> str:
     """Shares of two paths by block, on two tasks."""
-    return _share_picture(found, "F-FC+CONV: every layer decides whether position matters", "8×8 digits on a 16×16 canvas.")
+    title = "F-FC + CONV: every layer decides whether position matters"
+    return _share_picture(found, title, "Digits in one of four quadrants of a canvas")
 
 
 def rotation(found: Numbers) -> str:
     """Shares of three paths by block, on three tasks."""
-    return _share_picture(found, "F-FC+CONV+GCONV: shifts, turns, or neither", "Which digit? Asked of three kinds of canvas.")
+    title = "F-FC + CONV + GCONV: shifts, turns, or neither"
+    return _share_picture(found, title, "Which digit? In the middle, anywhere, or in the middle and turned")
 
 
 def _share_picture(found: Numbers, title: str, subtitle: str) -> str:
     tasks = found["tasks"]
     colours = path_colours(tasks[0]["shares"])
-    rows = len(_by_layer(tasks[0]["shares"]))
-    card = Card(_WIDTH, 176 + 30 * rows, title, subtitle)
-    card.legend(_MARGIN, 84, {_KEEPS[path]: colour for path, colour in colours.items()}, 150)
-    step = (_WIDTH - 2 * _MARGIN - 56) / len(tasks)
+    end = 128 + 30 * len(_by_layer(tasks[0]["shares"]))
+    card = Card(_WIDTH, end + 72, title, subtitle)
+    _legend(card, 86, colours)
+    start = _LEFT + 62
+    step = (_RIGHT + 18 - start) / len(tasks)
     for index, task in enumerate(tasks):
-        left, width = _MARGIN + 56 + index * step, step - 16
-        card.text(left, 116, task["task"], bold=True)
+        left = start + index * step
+        card.text(left, 118, task["task"], bold=True)
         for row, (layer, shares) in enumerate(_by_layer(task["shares"]).items()):
-            y = 126 + 30 * row
             if index == 0:
-                card.text(_MARGIN, y + 14.5, layer.replace("block", "block "))
-            card.shares(left, y, width, shares, colours)
-        card.text(left, 142 + 30 * rows, _score(task), size=12, colour=FAINT)
-    card.text(_MARGIN, 164 + 30 * rows, _SHARE, size=12, colour=FAINT)
+                card.text(_LEFT, 142.5 + 30 * row, layer.replace("block", "block "))
+            card.shares(left, 128 + 30 * row, step - 18, shares, colours)
+        for line, words in enumerate(_score(task)):
+            card.text(left, end + 12 + 15 * line, words, size=12, colour=FAINT)
+    card.text(_LEFT, end + 54, f"{_BARS} {_EVIDENCE}", size=12, colour=FAINT)
     return card.svg()
 
 
 def smooth_filters(found: Numbers) -> str:
     """Filters of free and of smooth convolutions."""
-    return _map_picture(
-        found, "S-CONV: a smooth filter through a few anchors", "The five strongest 7×7 filters; which digit, anywhere?", 12
-    )
+    title = "S-CONV: a filter that is smooth between a few anchors"
+    return _map_picture(found, title, "The strongest 7×7 filters; which digit?", 15)
 
 
 def smooth_maps(found: Numbers) -> str:
     """What features of free and of smooth fully connected maps see."""
-    return _map_picture(
-        found, "S-FC: fully connected, and smooth over the canvas", "What four features see of 16×16 cells; which digit?", 7
-    )
+    title = "S-FC: fully connected, and smooth over the canvas"
+    return _map_picture(found, title, "What features see of 16×16 cells; which digit, anywhere?", 9)
 
 
 def _map_picture(found: Numbers, title: str, subtitle: str, cell: int) -> str:
-    """A row of maps for every kind of path, with anchors as dots."""
+    """A row of maps for every kind of path, with anchors as circles."""
     rows = found["rows"]
     side = cell * len(rows[0]["maps"][0])
-    card = Card(_WIDTH, 94 + len(rows) * (side + 24), title, subtitle)
+    step = side + 22
+    card = Card(_WIDTH, 102 + len(rows) * step, title, subtitle)
+    card.scale(_RIGHT, 55)
+    gap = (_RIGHT - 146 - side) / (len(rows[0]["maps"]) - 1)
     for index, row in enumerate(rows):
-        top, limit = 74 + index * (side + 24), largest(row["maps"])
-        anchors = row["anchors"]
-        card.text(_MARGIN, top + 14, row["name"], bold=True)
+        top, limit, anchors = 78 + index * step, largest(row["maps"]), row["anchors"]
         cells = len(row["maps"][0]) * len(row["maps"][0][0])
-        words = [f"{len(anchors)} anchors" if anchors else f"{cells} weights", *_score(row).split(", ")]
-        for line, word in enumerate(words):
-            card.text(_MARGIN, top + 34 + 18 * line, word, size=12, colour=FAINT)
+        weights = f"{len(anchors)} anchors" if anchors else f"{cells} weights"
+        lengthscale = [f"ω = {number(row['omega'], 2)}"] if anchors else []
+        card.text(_LEFT, top + 14, row["name"], bold=True)
+        for line, words in enumerate([weights, *lengthscale, *_score(row)]):
+            card.text(_LEFT, top + 34 + 18 * line, words, size=12, colour=FAINT)
         for place, values in enumerate(row["maps"]):
-            left = _MARGIN + 122 + place * (side + 12)
+            left = 146 + place * gap
             card.heatmap(left, top, values, cell, limit)
             for down, right in anchors:
-                card.dot(left + cell * (right + 0.5), top + cell * (down + 0.5), cell / 6, "none", TEXT)
+                card.dot(left + cell * (right + 0.5), top + cell * (down + 0.5), 2.2, "none", TEXT)
+    words = f"Circles: anchors; their values and ω give the weights of all cells. {_EVIDENCE}"
+    card.text(_LEFT, 88 + len(rows) * step, words, size=12, colour=FAINT)
     return card.svg()
 
 
 def lengthscales(found: Numbers) -> str:
     """ω of every path as a dot, and the deviation of its prior as a bar."""
-    rows = found["rows"]
-    card = Card(_WIDTH, 150 + 24 * len(rows), "Prior on ω: how smooth, learned for every path", "S-FC+S-CONV. " + _score(found))
-    left, unit = _MARGIN + 190, (_WIDTH - 2 * _MARGIN - 250) / 1.5
-    for tick in (0.0, 0.5, 1.0, 1.5):
-        card.line(left + tick * unit, 78, left + tick * unit, 88 + 24 * len(rows), LINE)
-        card.text(left + tick * unit, 104 + 24 * len(rows), f"{tick:g}", size=12, anchor="middle", colour=FAINT)
-    for index, row in enumerate(rows):
-        y = 94 + 24 * index
-        card.text(_MARGIN, y + 4, _omega_name(row["tensor"]))
-        card.rect(left, y - 6, min(row["deviation"], 1.5) * unit, 12, "#56B4E9")
-        card.dot(left + min(row["omega"], 1.5) * unit, y, 5)
+    tasks, most = found["tasks"], 1.25
+    end = 106 + 22 * len(tasks[0]["rows"])
+    card = Card(_WIDTH, end + 96, "Prior on ω: how smooth each path is", "S-FC + S-CONV, all ω = 1 at the start")
+    step = (_RIGHT - 160) / len(tasks)
+    for column, task in enumerate(tasks):
+        left, unit = 160 + column * step, (step - 24) / most
+        card.text(left, 86, task["task"], bold=True)
+        for tick in (0.0, 0.5, 1.0):
+            card.line(left + tick * unit, 96, left + tick * unit, end, "#999999" if tick == 1 else LINE, "3 3" if tick else "")
+            card.text(left + tick * unit, end + 15, f"{tick:g}", size=12, anchor="middle", colour=FAINT)
+        for index, row in enumerate(task["rows"]):
+            y = 110 + 22 * index
+            if column == 0:
+                card.text(_LEFT, y + 4.5, _omega_name(row["tensor"]), size=12)
+            card.rect(left, y - 5, min(row["deviation"], most) * unit, 10, "#56B4E9" if row["deviation"] < most else "#d6ecf8")
+            known = row["effective"] > 0.5
+            card.dot(left + min(row["omega"], most) * unit, y, 4, TEXT if known else "#ffffff", TEXT)
+        card.text(left, end + 36, ", ".join(_score(task)), size=12, colour=FAINT)
+    notes = (
+        "Dots: ω in units of 1 / cell, hollow where the data leave it open. As ω → 0 a path keeps all shifts.",
+        f"Bars: deviation of its prior, pale where off the scale. {_EVIDENCE}",
+    )
+    for line, words in enumerate(notes):
+        card.text(_LEFT, end + 62 + 17 * line, words, size=12, colour=FAINT)
     return card.svg()
 
 
@@ -109,70 +129,80 @@ def _omega_name(tensor: str) -> str:
 
 
 def turned_filters(found: Numbers) -> str:
-    """Filters in their four turns."""
-    filters, cell = found["filters"], 12
+    """Filters in their turns."""
+    filters, cell = found["filters"], 17
     side = cell * len(filters[0][0])
-    card = Card(_WIDTH, 120 + len(filters) * (side + 14), "GCONV: one filter, four turns", f"Turned digits. {_score(found)}")
-    for turn in range(4):
-        card.text(_left(turn, side) + side / 2, 88, f"{90 * turn}°", anchor="middle", colour=FAINT)
+    subtitle = f"Which digit, turned or not? {', '.join(_score(found))}"
+    card = Card(_WIDTH, 112 + len(filters) * (side + 14), "GCONV: one filter in four turns", subtitle)
+    card.scale(_RIGHT, 55)
+    gap = (_RIGHT - 146 - side) / 3
     for index, turns in enumerate(filters):
-        top = 98 + index * (side + 14)
-        card.text(_MARGIN, top + side / 2, f"filter {index + 1}", bold=True)
-        card.text(_MARGIN, top + side / 2 + 18, "49 weights", size=12, colour=FAINT)
+        top = 102 + index * (side + 14)
+        card.text(_LEFT, top + side / 2, f"filter {index + 1}", bold=True)
+        card.text(_LEFT, top + side / 2 + 18, f"{len(turns[0]) ** 2} weights", size=12, colour=FAINT)
         for turn, values in enumerate(turns):
-            card.heatmap(_left(turn, side), top, values, cell, largest(turns))
+            left = 146 + turn * gap
+            if index == 0:
+                card.text(left + side / 2, 92, f"{90 * turn}°", anchor="middle", colour=FAINT)
+            card.heatmap(left, top, values, cell, largest(turns))
     return card.svg()
-
-
-def _left(turn: int, side: int) -> float:
-    return _MARGIN + 130 + turn * (side + 30)
 
 
 def permutation(found: Numbers) -> str:
     """Weights of a set layer and of the pooling layer, and shares, on a set and on a sequence."""
-    tasks, cell = found["tasks"], 16
-    side, step = 8 * cell, (_WIDTH - 2 * _MARGIN) / 2
-    card = Card(_WIDTH, 410, "OrbitPath: one weight for each orbit of index pairs", "Eight numbers; is their order of use?")
-    colours = path_colours(tasks[0]["shares"])
-    for index, task in enumerate(tasks):
-        left = _MARGIN + index * step
-        card.text(left, 88, _SHORT_NAMES.get(task["task"], task["task"]), bold=True)
-        for place, (name, words) in enumerate((("tied", "points → points"), ("pooled", "features × points"))):
-            card.text(left + place * (side + 16), 110, words, size=12, colour=FAINT)
-            card.heatmap(left + place * (side + 16), 118, task[name], cell, largest([task[name]]))
-        for row, (layer, shares) in enumerate(_by_layer(task["shares"]).items()):
-            card.text(left, 118 + side + 38 + 30 * row, f"layer {int(layer) // 2 + 1}")
-            card.shares(left + 56, 118 + side + 24 + 30 * row, 2 * side + 16 - 56, shares, colours)
-    card.legend(_MARGIN, 386, {_KEEPS[path]: colour for path, colour in colours.items()}, 150)
+    titles = ("largest of 8 numbers", "largest of 1 to 4, less that of 5 to 8")
+    card = Card(
+        _WIDTH, 404, "OrbitPath on a set: one weight for each orbit of index pairs", "Does the order of numbers matter?"
+    )
+    card.scale(_RIGHT, 55)
+    colours = path_colours(found["tasks"][0]["shares"])
+    for left, title, task in zip((_LEFT, 334), titles, found["tasks"], strict=True):
+        card.text(left, 86, title, bold=True)
+        for x, name, words in (
+            (left, "tied", "layer 2: points to points"),
+            (left + 146, "pooled", "layer 3: features × points"),
+        ):
+            card.heatmap(left + x, 98, task[name], 17, largest([task[name]]))
+            card.text(left + x, 250, words, size=11, colour=FAINT)
+        _layer_bars(card, left, 264, task, colours)
+        card.text(left + 54, 264 + 96, f"test error {number(100 * task['error'], 1)} % of the variance", size=12, colour=FAINT)
+    _legend(card, 386, colours)
     return card.svg()
-
-
-_SHORT_NAMES = {"largest": "largest of all", "largest of the first half, less that of the second": "largest of 1-4 less that of 5-8"}
 
 
 def board_symmetry(found: Numbers) -> str:
     """Weights from cells to cells and from cells to classes on a board, and shares, for two questions."""
-    tasks, cell = found["tasks"], 13
-    side, step = 3 * cell, (_WIDTH - 2 * _MARGIN) / 2
-    card = Card(_WIDTH, 440, "OrbitPath on a board: turns and flips", "Tic-tac-toe.")
-    colours = path_colours(tasks[0]["shares"])
-    for index, task in enumerate(tasks):
-        left = _MARGIN + index * step
-        card.text(left, 88, task["task"], bold=True)
-        limit = largest([task["cells"]])
+    subtitle = "Tic-tac-toe at the end of a game"
+    card = Card(_WIDTH, 418, "OrbitPath on a board: turns and flips share weights", subtitle)
+    card.scale(_RIGHT, 55)
+    colours = path_colours(found["tasks"][0]["shares"])
+    for left, task in zip((_LEFT, 334), found["tasks"], strict=True):
+        card.text(left, 86, task["task"], bold=True)
         for place, values in enumerate(task["cells"]):
-            card.heatmap(left + place % 3 * (side + 5), 118 + place // 3 * (side + 5), _square(values), cell, limit)
-        limit = largest([task["classes"]])
+            x, y = left + place % 3 * 48, 98 + place // 3 * 48
+            card.heatmap(x, y, _square(values), 14, largest([task["cells"]]))
+        card.text(left, 254, "cells to cells", size=11, colour=FAINT)
         for place, (name, values) in enumerate(zip(task["names"], task["classes"], strict=True)):
-            x, y = left + 150 + place % 2 * 70, 118 + place // 2 * 70
-            card.heatmap(x, y, _square(values), cell, limit)
-            card.text(x, y + side + 14, name, size=12)
-        for row, (_, shares) in enumerate(_by_layer(task["shares"]).items()):
-            card.text(left, 300 + 30 * row, f"layer {row + 1}")
-            card.shares(left + 56, 286 + 30 * row, 200, shares, colours)
-        card.text(left, 370, _score(task), size=12, colour=FAINT)
-    card.legend(_MARGIN, 416, {_KEEPS[path]: colour for path, colour in colours.items()}, 150)
+            x, y = left + 168 + place % 2 * 62, 98 + place // 2 * 72
+            card.heatmap(x, y, _square(values), 14, largest([task["classes"]]))
+            card.text(x + 21, y + 57, name, size=12, anchor="middle")
+        card.text(left + 168, 254, "cells to classes", size=11, colour=FAINT)
+        _layer_bars(card, left, 270, task, colours)
+        card.text(left + 54, 342, ", ".join(_score(task)), size=12, colour=FAINT)
+    _legend(card, 374, colours)
+    words = "One hidden feature: what each of its nine cells sees of the ×, and what they say to each class."
+    card.text(_LEFT, 400, words, size=12, colour=FAINT)
     return card.svg()
+
+
+def _layer_bars(card: Card, left: float, top: float, task: Numbers, colours: Mapping[str, str]) -> None:
+    for row, shares in enumerate(_by_layer(task["shares"]).values()):
+        card.text(left, top + 14.5 + 28 * row, f"layer {row + 1}")
+        card.shares(left + 54, top + 28 * row, 228, shares, colours)
+
+
+def _legend(card: Card, y: float, colours: Mapping[str, str]) -> None:
+    card.legend(_LEFT, y, {_PATHS[path]: colour for path, colour in colours.items()})
 
 
 def _square(values: Sequence[float]) -> list[Sequence[float]]:
@@ -186,8 +216,8 @@ def _by_layer(shares: Sequence[Numbers]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _score(facts: Numbers) -> str:
-    return f"test {number(100 * facts['accuracy'], 1)} %, log evidence {number(facts['log_evidence'], 2)}"
+def _score(facts: Numbers) -> tuple[str, str]:
+    return f"test {number(100 * facts['accuracy'], 1)} %", f"log evidence {number(facts['log_evidence'], 2)}"
 
 
 #: By name.

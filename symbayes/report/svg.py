@@ -9,7 +9,7 @@ from html import escape
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 TEXT, FAINT, LINE = "#222222", "#666666", "#d0d7de"
 #: Ends of the diverging colour map, which the colour-blind can tell apart, and how many steps there are to each.
-NEGATIVE, POSITIVE, STEPS = "#0072B2", "#D55E00", 24
+NEGATIVE, POSITIVE, STEPS = "#0072B2", "#D55E00", 16
 
 
 def diverging(value: float, limit: float) -> str:
@@ -75,14 +75,14 @@ class Card:
         )
 
     def heatmap(self, x: float, y: float, values: Sequence[Sequence[float]], cell: float, limit: float) -> None:
-        """Values as coloured cells, the first row on top; cells of a colour are one shape, so that files stay small."""
+        """Values as coloured cells, the first row on top; cells of a colour are one path, so that files stay small."""
         shapes: dict[str, list[str]] = {}
         for row, line in enumerate(values):
             for column, value in enumerate(line):
-                shapes.setdefault(diverging(value, limit), []).append(f"M{column} {row}h1v1h-1z")
-        place = f"translate({_number(x)} {_number(y)}) scale({_number(cell)})"
-        self._parts.append(f'<g transform="{place}" shape-rendering="crispEdges">')
-        self._parts += [f'<path fill="{colour}" d="{"".join(shape)}"/>' for colour, shape in shapes.items()]
+                shapes.setdefault(diverging(value, limit), []).append(f"M{column} {row}h1")
+        place = f"translate({_number(x)} {_number(y + cell / 2)}) scale({_number(cell)})"
+        self._parts.append(f'<g transform="{place}" stroke-width="1" shape-rendering="crispEdges">')
+        self._parts += [f'<path stroke="{colour}" d="{"".join(shape)}"/>' for colour, shape in shapes.items()]
         self._parts.append("</g>")
         self.rect(x, y, cell * len(values[0]), cell * len(values), "none", "#999999")
 
@@ -95,20 +95,19 @@ class Card:
                 self.text(x + part / 2, y + 14.5, f"{100 * share:.0f} %", size=12, anchor="middle", colour=_ink(colours[name]))
             x += part
 
-    def legend(self, x: float, y: float, colours: Mapping[str, str], width: float) -> None:
-        """Names beside their colours, on one line, each `width` wide."""
-        for index, (name, colour) in enumerate(colours.items()):
-            self.rect(x + index * width, y - 11, 13, 13, colour)
-            self.text(x + index * width + 19, y, name)
+    def legend(self, x: float, y: float, colours: Mapping[str, str]) -> None:
+        """Names beside their colours, on one line."""
+        for name, colour in colours.items():
+            self.rect(x, y - 11, 13, 13, colour)
+            self.text(x + 19, y, name)
+            x += 48 + 7.2 * len(name)  # about the width of a letter at this size
 
-    def scale(self, x: float, y: float, limit: float) -> None:
-        """The colour map from −limit to +limit, right-aligned at x."""
+    def scale(self, x: float, y: float) -> None:
+        """What colours mean, to the left of x: from negative through 0 to positive weights."""
         width = 2 * STEPS + 1
-        number = f"{limit:.2g}"
-        self.text(x, y + 10, f"+{number}", size=11, anchor="end", colour=FAINT)
-        left = x - 8 * len(number) - 10 - width
-        self.heatmap(left, y, [[(index - STEPS) / STEPS for index in range(width)] for _ in range(12)], 1, 1)
-        self.text(left - 5, y + 10, f"\N{MINUS SIGN}{number}", size=11, anchor="end", colour=FAINT)
+        self.text(x, y, "positive", size=12, anchor="end", colour=FAINT)
+        self.heatmap(x - 52 - width, y - 10, [[index - STEPS for index in range(width)]] * 12, 1, STEPS)
+        self.text(x - 57 - width, y, "negative", size=12, anchor="end", colour=FAINT)
 
     def svg(self) -> str:
         """The whole picture."""
