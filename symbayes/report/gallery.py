@@ -5,7 +5,7 @@ from typing import Any
 
 from symbayes.report.page import number
 from symbayes.report.plots import path_colours
-from symbayes.report.svg import FAINT, LINE, TEXT, Card, largest
+from symbayes.report.svg import FAINT, LINE, TEXT, Card, Number, largest
 
 Numbers = Mapping[str, Any]
 
@@ -195,22 +195,22 @@ def board_symmetry(found: Numbers) -> str:
     return card.svg()
 
 
-def _layer_bars(card: Card, left: float, top: float, task: Numbers, colours: Mapping[str, str]) -> None:
+def _layer_bars(card: Card, left: Number, top: Number, task: Numbers, colours: Mapping[str, str]) -> None:
     for row, shares in enumerate(_by_layer(task["shares"]).values()):
         card.text(left, top + 14.5 + 28 * row, f"layer {row + 1}")
         card.shares(left + 54, top + 28 * row, 228, shares, colours)
 
 
-def _legend(card: Card, y: float, colours: Mapping[str, str]) -> None:
+def _legend(card: Card, y: Number, colours: Mapping[str, str]) -> None:
     card.legend(_LEFT, y, {_PATHS[path]: colour for path, colour in colours.items()})
 
 
-def _square(values: Sequence[float]) -> list[Sequence[float]]:
+def _square(values: Sequence[Number]) -> list[Sequence[Number]]:
     return [values[row : row + 3] for row in (0, 3, 6)]
 
 
-def _by_layer(shares: Sequence[Numbers]) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+def _by_layer(shares: Sequence[Numbers]) -> dict[str, dict[str, Number]]:
+    found: dict[str, dict[str, Number]] = {}
     for row in shares:
         found.setdefault(row["layer"], {})[row["path"]] = row["share"]
     return found

@@ -6,13 +6,15 @@ The same numbers give the same bytes: coordinates are rounded, and nothing depen
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+Number = float | int
+
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 TEXT, FAINT, LINE = "#222222", "#666666", "#d0d7de"
 #: Ends of the diverging colour map, which the colour-blind can tell apart, and how many steps there are to each.
 NEGATIVE, POSITIVE, STEPS = "#0072B2", "#D55E00", 16
 
 
-def diverging(value: float, limit: float) -> str:
+def diverging(value: Number, limit: Number) -> str:
     """A colour: white at 0, ever bluer down to −limit and redder up to +limit, where it stays."""
     step = max(-STEPS, min(STEPS, round(STEPS * value / limit))) if limit > 0 else 0
     end = POSITIVE if step > 0 else NEGATIVE
@@ -20,7 +22,7 @@ def diverging(value: float, limit: float) -> str:
     return "#" + "".join(f"{round(255 + (channel - 255) * abs(step) / STEPS):02x}" for channel in channels)
 
 
-def largest(maps: Iterable[Sequence[Sequence[float]]]) -> float:
+def largest(maps: Iterable[Sequence[Sequence[Number]]]) -> Number:
     """The largest absolute value: the limit of colours that several heatmaps share."""
     return max((abs(value) for values in maps for row in values for value in row), default=0.0)
 
@@ -48,7 +50,7 @@ class Card:
             self.text(24, 55, subtitle, colour=FAINT)
 
     def text(
-        self, x: float, y: float, words: str, *, size: int = 13, anchor: str = "start", colour: str = TEXT, bold: bool = False
+        self, x: Number, y: Number, words: str, *, size: int = 13, anchor: str = "start", colour: str = TEXT, bold: bool = False
     ) -> None:
         """Words on a base line; `anchor` is "start", "middle" or "end"."""
         weight = ' font-weight="600"' if bold else ""
@@ -57,24 +59,24 @@ class Card:
             f"{escape(words, quote=False)}</text>"
         )
 
-    def rect(self, x: float, y: float, width: float, height: float, fill: str, stroke: str = "none") -> None:
+    def rect(self, x: Number, y: Number, width: Number, height: Number, fill: str, stroke: str = "none") -> None:
         """A rectangle."""
         box = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
         self._parts.append(f'<rect {box} fill="{fill}" stroke="{stroke}"/>')
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = LINE, dash: str = "") -> None:
+    def line(self, x1: Number, y1: Number, x2: Number, y2: Number, colour: str = LINE, dash: str = "") -> None:
         """A line from one point to another."""
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         ends = f'x1="{_number(x1)}" y1="{_number(y1)}" x2="{_number(x2)}" y2="{_number(y2)}"'
         self._parts.append(f'<line {ends} stroke="{colour}"{dashes}/>')
 
-    def dot(self, x: float, y: float, radius: float, fill: str = TEXT, stroke: str = "none") -> None:
+    def dot(self, x: Number, y: Number, radius: Number, fill: str = TEXT, stroke: str = "none") -> None:
         """A circle."""
         self._parts.append(
             f'<circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}" fill="{fill}" stroke="{stroke}"/>'
         )
 
-    def heatmap(self, x: float, y: float, values: Sequence[Sequence[float]], cell: float, limit: float) -> None:
+    def heatmap(self, x: Number, y: Number, values: Sequence[Sequence[Number]], cell: Number, limit: Number) -> None:
         """Values as coloured cells, the first row on top; cells of a colour are one path, so that files stay small."""
         shapes: dict[str, list[str]] = {}
         for row, line in enumerate(values):
@@ -86,7 +88,7 @@ class Card:
         self._parts.append("</g>")
         self.rect(x, y, cell * len(values[0]), cell * len(values), "none", "#999999")
 
-    def shares(self, x: float, y: float, width: float, shares: Mapping[str, float], colours: Mapping[str, str]) -> None:
+    def shares(self, x: Number, y: Number, width: Number, shares: Mapping[str, Number], colours: Mapping[str, str]) -> None:
         """A bar of 100 %, split; parts wide enough hold their number."""
         for name, share in shares.items():
             part = share * width
@@ -95,14 +97,14 @@ class Card:
                 self.text(x + part / 2, y + 14.5, f"{100 * share:.0f} %", size=12, anchor="middle", colour=_ink(colours[name]))
             x += part
 
-    def legend(self, x: float, y: float, colours: Mapping[str, str]) -> None:
+    def legend(self, x: Number, y: Number, colours: Mapping[str, str]) -> None:
         """Names beside their colours, on one line."""
         for name, colour in colours.items():
             self.rect(x, y - 11, 13, 13, colour)
             self.text(x + 19, y, name)
             x += 48 + 7.2 * len(name)  # about the width of a letter at this size
 
-    def scale(self, x: float, y: float) -> None:
+    def scale(self, x: Number, y: Number) -> None:
         """What colours mean, to the left of x: from negative through 0 to positive weights."""
         width = 2 * STEPS + 1
         self.text(x, y, "positive", size=12, anchor="end", colour=FAINT)
@@ -114,7 +116,7 @@ class Card:
         return "\n".join([*self._parts, "</svg>"]) + "\n"
 
 
-def _number(value: float) -> str:
+def _number(value: Number) -> str:
     """A coordinate in hundredths of a pixel, as short as it can be."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 

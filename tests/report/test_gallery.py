@@ -1,6 +1,7 @@
 """The pictures that are committed are those of the numbers beside them."""
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -39,3 +40,11 @@ def test_an_open_lengthscale_is_hollow():
     svg = PICTURES["lengthscales"]({"tasks": [task]})
     assert [dot.get("fill") for dot in ElementTree.fromstring(svg).iter(TEXT.replace("text", "circle"))] == ["#ffffff"]
     assert "block 1, S-FC, seen" in svg
+
+
+def test_every_line_of_the_gallery_builds_what_it_says():
+    names: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", (FOLDER / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert len(blocks) == 1 + len(PICTURES)
