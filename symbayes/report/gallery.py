@@ -158,10 +158,7 @@ def permutation(found: Numbers) -> str:
     colours = path_colours(found["tasks"][0]["shares"])
     for left, title, task in zip((_LEFT, 334), titles, found["tasks"], strict=True):
         card.text(left, 86, title, bold=True)
-        for x, name, words in (
-            (left, "tied", "layer 2: points to points"),
-            (left + 146, "pooled", "layer 3: features × points"),
-        ):
+        for x, name, words in ((0, "tied", "layer 2: points to points"), (146, "pooled", "layer 3: features × points")):
             card.heatmap(left + x, 98, task[name], 17, largest([task[name]]))
             card.text(left + x, 250, words, size=11, colour=FAINT)
         _layer_bars(card, left, 264, task, colours)

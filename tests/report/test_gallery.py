@@ -23,6 +23,15 @@ def test_committed_pictures_are_drawn_from_the_committed_numbers(name):
 
 
 @pytest.mark.parametrize("name", PICTURES)
+def test_nothing_is_drawn_outside_the_card(name):
+    card = ElementTree.fromstring(PICTURES[name](NUMBERS[name]))
+    for box in card.iter(TEXT.replace("text", "rect")):
+        assert float(box.get("x")) + float(box.get("width")) <= float(card.get("width"))
+        assert float(box.get("y")) + float(box.get("height")) <= float(card.get("height"))
+    assert all(float(words.get("y")) < float(card.get("height")) for words in card.iter(TEXT))
+
+
+@pytest.mark.parametrize("name", PICTURES)
 def test_every_picture_is_shown_in_the_gallery(name):
     assert f"({name}.svg)" in (FOLDER / "README.md").read_text(encoding="utf-8")
 
