@@ -1,6 +1,6 @@
 """The gallery: a small network for each way to share weights, trained by the evidence, and a picture of what it learned.
 
-Every study trains on data and returns plain numbers, which `report/gallery.py` draws. The networks are in `small.py`:
+Every study trains on data and returns plain numbers, which `report/pictures.py` draws. The networks are in `small.py`:
 four blocks for the shares of paths, and a single layer with a linear map behind it for filters.
 """
 
@@ -27,7 +27,7 @@ from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Gaussian, Likelihood
-from symbayes.report.gallery import PICTURES
+from symbayes.report.pictures import PICTURES
 from symbayes.training.fit import fit
 from symbayes.training.loop import Schedule
 from symbayes.training.result import Result

@@ -11,7 +11,7 @@ from symbayes.experiments.boards import TASKS, final_boards
 from symbayes.experiments.gallery import STUDIES, Settings, run
 from symbayes.experiments.small import board_network, digit_network, spelled
 from symbayes.groups.actions import board
-from symbayes.report.gallery import PICTURES
+from symbayes.report.pictures import PICTURES
 
 
 def test_all_pictures_are_written_with_their_numbers(tmp_path):

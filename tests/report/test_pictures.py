@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from symbayes.report.gallery import PICTURES
+from symbayes.report.pictures import PICTURES
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "gallery"
 NUMBERS = json.loads((FOLDER / "gallery.json").read_text(encoding="utf-8"))
