@@ -1,0 +1,85 @@
+"""Small networks that train in seconds, for pictures of what they learn."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from symbayes.groups.actions import board
+from symbayes.groups.space import p4
+from symbayes.layers.conv import ConvPath
+from symbayes.layers.dense import DensePath
+from symbayes.layers.factored import FactoredPath
+from symbayes.layers.group_conv import GroupConvPath, GroupPool
+from symbayes.layers.orbit import OrbitPath
+from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
+from symbayes.models import AllConv
+
+Shape = tuple[int, ...]
+
+#: Initial size of paths that break a symmetry, relative to those that keep it.
+RELAXATION = 0.1
+_BLOCKS, _TURNS = 4, 4
+
+
+def digit_network(classes: int, paths: Sequence[str], width: int, generator: Generator) -> AllConv:
+    """Blocks with the paths named that halve a 16×16 map, down to a single position, and a linear map to classes."""
+    turns = _TURNS if "gconv" in paths else 1
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    shape: Shape = (1, 16, 16)
+    for index in range(_BLOCKS):
+        given = (turns * width * 2**index, shape[1] // 2, shape[2] // 2)
+        built = {name: _path(name, shape, given, index == 0, turns > 1, generator) for name in paths}
+        layers[f"block{index + 1}"] = RelaxedLayer(built, stride=2)
+        layers[f"relu{index + 1}"] = nn.ReLU()
+        shape = given
+    if turns > 1:
+        layers["pool"] = GroupPool(turns)
+    layers["flatten"] = nn.Flatten()
+    layers["head"] = DensePath((shape[0] // turns,), (classes,), generator=generator)
+    return AllConv(layers)
+
+
+def _path(name: str, seen: Shape, given: Shape, first: bool, turned: bool, generator: Generator) -> nn.Module:
+    # Beside group convolutions no other path has a bias: it would break the symmetry, too.
+    if name == "gconv":
+        fields = seen[0] if first else seen[0] // _TURNS, given[0] // _TURNS
+        return GroupConvPath(*fields, p4(), lifting=first, stride=2, generator=generator)
+    if name == "conv":
+        scale = RELAXATION if turned else 1.0
+        return ConvPath(seen[0], given[0], stride=2, bias=not turned, scale=scale, generator=generator)
+    if name == "sparse_conv":
+        return SparseConvPath(seen[0], given[0], learn_lengthscale=True, stride=2, generator=generator)
+    if name == "sparse":
+        return SparseFactoredPath(seen, given, learn_lengthscale=True, scale=RELAXATION, generator=generator)
+    return FactoredPath(seen, given, bias=not turned, scale=RELAXATION, generator=generator)
+
+
+def filter_network(path: nn.Module, channels: int, classes: int, generator: Generator) -> nn.Sequential:
+    """A convolution, the largest value of each channel over all positions and turns, and a linear map to classes."""
+    turns = _TURNS if isinstance(path, GroupConvPath) else 1
+    head = DensePath((channels,), (classes,), generator=generator)
+    return nn.Sequential(path, nn.ReLU(), GroupPool(turns), nn.AdaptiveMaxPool2d(1), nn.Flatten(), head)
+
+
+def board_network(width: int, classes: int, side: int, generator: Generator) -> nn.Sequential:
+    """A layer from cells of a board to cells and one from cells to classes, both with dense and orbit paths."""
+    group, grid = board(side), (side, side)
+    layers: list[nn.Module] = []
+    for c_in, c_out, acting, given in ((2, width, group, grid), (width, classes, group.pooled(), (1, 1))):
+        dense = DensePath((c_in, *grid), (c_out, *given), scale=RELAXATION, generator=generator)
+        orbit = OrbitPath(c_in, c_out, acting, in_shape=grid, out_shape=given, generator=generator)
+        layers += [RelaxedLayer({"dense": dense, "orbit": orbit}), nn.ReLU()]
+    return nn.Sequential(*layers[:-1], nn.Flatten())
+
+
+@torch.no_grad()
+def spelled(layer: nn.Module, in_shape: Shape) -> Float[Tensor, "d_out o d_in i"]:
+    """The weights of a linear layer between all points, over channels and points of its outputs and inputs."""
+    units = torch.eye(prod(in_shape)).unflatten(1, in_shape)
+    columns: Tensor = layer(units) - layer(torch.zeros(1, *in_shape))
+    return columns.flatten(2).unflatten(0, (in_shape[0], -1)).permute(2, 3, 0, 1)
