@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 import typer
@@ -21,7 +21,8 @@ from symbayes.experiments import groups as group_study
 from symbayes.experiments import quadrant
 from symbayes.experiments import sequences as sequence_study
 from symbayes.experiments import sets as set_study
-from symbayes.experiments.study import Outcome, Progress, Study, page_runs, run_study
+from symbayes.experiments.gallery import run as draw_gallery
+from symbayes.experiments.study import Progress, Study, page_runs, run_study
 from symbayes.models import allconv
 from symbayes.report.comparison import comparison_page
 from symbayes.report.run import run_page
@@ -30,6 +31,7 @@ from symbayes.training.fit import fit as fit_model
 _HELP = "Learn the symmetries of neural networks from training data."
 app = typer.Typer(help=_HELP, no_args_is_help=True, add_completion=False)
 console = Console()
+T = TypeVar("T")
 #: The studies that can be demonstrated: how to make one, its settings, and how long it takes.
 _DEMOS: dict[str, tuple[Callable[[Any], Study], Callable[..., Any], str]] = {
     "quadrant": (quadrant.study, quadrant.Settings, "About five minutes"),
@@ -141,7 +143,14 @@ def estimators(
         console.print(table)
 
 
-def _with_progress(work: Callable[[Progress], list[Outcome]]) -> list[Outcome]:
+@app.command()
+def gallery(out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("gallery")) -> None:
+    """Draw what each parameterisation learns: small networks trained by the evidence, as SVG. About five minutes."""
+    for picture in _with_progress(lambda progress: draw_gallery(out, progress)):
+        console.print(f"{picture}", highlight=False)
+
+
+def _with_progress(work: Callable[[Progress], list[T]]) -> list[T]:
     """Work with a bar on a terminal, and with a line now and then where there is none (a file, a log)."""
     started, said = time.perf_counter(), 0.0
 
