@@ -69,6 +69,13 @@ def test_what_is_wrong_is_said(words, message, tmp_path, monkeypatch):
     assert message in " ".join(result.output.replace("│", " ").split())
 
 
+def test_the_gallery_says_which_pictures_it_drew(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "draw_gallery", lambda out, progress: progress(1.0, "done") or [out / "translation.svg"])
+    result = invoke("gallery", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert "translation.svg" in result.output.replace("\n", "")
+
+
 def test_estimators_are_set_beside_the_full_ggn(monkeypatch):
     monkeypatch.setattr(estimators, "NETWORKS", (("conv",),))
     monkeypatch.setattr(estimators, "RULES", (Ggn(), Kfac()))
