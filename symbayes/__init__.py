@@ -13,9 +13,9 @@ from symbayes.errors import NotFiniteError
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.evidence.objective import Laplace, Map
 from symbayes.evidence.terms import Evidence
-from symbayes.groups.actions import board, cyclic, dihedral, symmetric
+from symbayes.groups.actions import board, copies, cyclic, dihedral, pairs, symmetric
 from symbayes.groups.graph import automorphisms
-from symbayes.groups.permutation import Permutations
+from symbayes.groups.permutation import Permutations, from_table
 from symbayes.groups.space import SpaceGroup, cube, flips, p4, p4m
 from symbayes.groups.translation import Translation
 from symbayes.layers.conv import ConvPath
@@ -76,15 +76,18 @@ __all__ = [
     "allconv",
     "automorphisms",
     "board",
+    "copies",
     "cube",
     "cyclic",
     "dihedral",
     "fit",
     "flips",
+    "from_table",
     "laplace_evidence",
     "load",
     "load_result",
     "p4",
     "p4m",
+    "pairs",
     "symmetric",
 ]

@@ -81,13 +81,15 @@ def demo(
 @app.command()
 def fit(
     task: Annotated[
-        str, typer.Argument(help="placed-digits, quadrant-digits, upright-, shifted- or turned-digits, mnist, cifar10.")
+        str,
+        typer.Argument(help="placed-digits, quadrant-digits, turned-digits, motifs, …, mnist, cifar10."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the result.")],
     data: Annotated[Path | None, typer.Option(help="Folder that holds the files of mnist or cifar10.")] = None,
     paths: Annotated[
         str, typer.Option(help="Of every block: dense, factored, sparse, conv, sparse_conv, gconv; with commas.")
     ] = "factored,conv",
+    group: Annotated[str, typer.Option(help="Of gconv paths: p4, p4m, flips or cube.")] = "p4",
     width: Annotated[int, typer.Option(min=1)] = 10,
     epochs: Annotated[int, typer.Option(min=1)] = 60,
     by: Annotated[str, typer.Option(help="'evidence', or 'map' for a fixed prior.")] = "evidence",
@@ -99,7 +101,7 @@ def fit(
     if by not in objectives:
         raise typer.BadParameter(f"--by must be one of {', '.join(objectives)}, got {by!r}.")
     loaded = load(task, data)
-    model = allconv(loaded, paths.split(","), width, generator=torch.Generator().manual_seed(seed)).to(device)
+    model = allconv(loaded, paths.split(","), width, group=group, generator=torch.Generator().manual_seed(seed)).to(device)
     console.print(str(loaded), highlight=False)
     console.print(model.description, highlight=False)
     result = fit_model(model, loaded.train, objective=objectives[by], epochs=epochs, seed=seed)

@@ -29,13 +29,12 @@ _STRIDE_ORDER = (7, 5, 3, 1, 6, 4, 2, 0)
 
 Shape = tuple[int, ...]
 
-#: Groups of group convolutions, by name.
-GROUPS: dict[str, Callable[[], SpaceGroup]] = {
-    "p4": p4,
-    "p4m": p4m,
+#: Groups of group convolutions, by name, for grids of some dimensions.
+GROUPS: dict[str, Callable[[int], SpaceGroup]] = {
+    "p4": lambda dims: p4(),
+    "p4m": lambda dims: p4m(),
     "flips": flips,
-    "flips1d": partial(flips, 1),
-    "cube": cube,
+    "cube": lambda dims: cube(),
 }
 
 
@@ -164,7 +163,7 @@ def allconv(
             "sparse_conv" (S-CONV), "gconv" (GCONV), "gconv_pointwise", "gconv_separable", "gconv_depthwise".
         width: The number a of channels of the first block.
         relaxation: Initial standard deviation of the output of a path that breaks a symmetry, relative to one that keeps it.
-        group: Of group convolutions: "p4", "p4m" or "flips" on images, "flips1d" on sequences, "cube" on volumes.
+        group: Of group convolutions: "p4" or "p4m" on images, "cube" on volumes, "flips" on these and on sequences.
         filter_anchors: Of a sparse filter, as a share of its cells: 0.5 gives 4 of 9, 0.8 gives 7. Sparse fully connected
             paths have an anchor for every two cells.
         learn_lengthscales: Whether the lengthscales ω of sparse paths are learned, with priors of their own.
@@ -214,7 +213,7 @@ def build_allconv(
     shape, maps, exact = tuple(in_shape), [], True
     for index, (channels, stride) in enumerate(zip(_CHANNELS, strides, strict=True), start=1):
         out_shape = (channels * width * order, *(ceil(size / stride) for size in shape[1:]))
-        place = Slot(shape, out_shape, stride, turns, index == 1, {}, filter_anchors, learn_lengthscales)
+        place = Slot(shape, out_shape, stride, turns, index == 1, {}, float(filter_anchors), learn_lengthscales)
         built = {name: PATHS[name].build(replace(place, start=start)) for name, start in starts.items()}
         even = divides(stride, shape[1:])
         layers[f"block{index}"] = RelaxedLayer(built, stride=stride, equivariant_stride=even)
@@ -246,7 +245,7 @@ def build_allconv(
 def _turns(name: str, grid: Shape) -> SpaceGroup:
     if name not in GROUPS:
         raise ValueError(f"group must be one of {', '.join(GROUPS)}; got {name!r}.")
-    group = GROUPS[name]()
+    group = GROUPS[name](len(grid))
     group.check_grid(grid)
     return group
 

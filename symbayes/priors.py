@@ -18,8 +18,6 @@ from symbayes.layers.structure import WeightTensor, weight_tensors
 
 #: Precisions are kept within e^±: beyond, a tensor is as good as absent or as good as free.
 LOG_PRECISION_RANGE = (-10.0, 20.0)
-#: How much larger than the mean square of its initial weights the prior variance of a path is that begins switched off.
-ROOM = 10.0
 
 
 class Prior(nn.Module, ABC):
@@ -31,8 +29,8 @@ class Prior(nn.Module, ABC):
         learn: Name patterns of the tensors whose precisions are learned, such as ["*omega"]; the others keep theirs. All are
             learned when None.
         symmetric_start: Whether paths that break a symmetry which another path of their layer keeps begin switched off: not at
-            `precision`, but at 1 / (ROOM · mean θ²) of their small initial weights. From there the evidence lets a path in if
-            the squared gradient of its weights exceeds the trace of their curvature.
+            `precision`, but at that of their small initial weights, 1 / mean θ². From there the evidence lets a path in if the
+            squared gradient of its weights exceeds the trace of their curvature.
 
     Raises:
         ValueError: If a pattern matches nothing, or only some of the tensors that share a precision; or if there is no path
@@ -70,8 +68,12 @@ class Prior(nn.Module, ABC):
         """The group that a tensor shares its precision with."""
 
     def _switch_off(self, start: Tensor, tensors: Mapping[str, WeightTensor], values: Mapping[str, Tensor]) -> None:
-        """Set the precision of groups in which all tensors relax a symmetry by their initial weights."""
-        none = True
+        """Raise the precision of groups in which all tensors relax a symmetry to that of their initial weights."""
+        kept_on = {(tensor.layer, tensor.path) for tensor in tensors.values() if tensor.relaxes}
+        if not kept_on:
+            raise ValueError(
+                "symmetric_start needs a RelaxedLayer in which one path keeps a symmetry that another breaks; there is none."
+            )
         for index, group in enumerate(self.groups):
             members = [tensors[name] for name, of in self.group_of.items() if of == group]
             if not all(tensor.relaxes and tensor.kind != "shape" for tensor in members):
@@ -83,11 +85,16 @@ class Prior(nn.Module, ABC):
             ]
             squares = sum(float(values[tensor.name].detach().square().sum()) for tensor in weights)
             if squares > 0:
-                start[index], none = log(sum(tensor.size for tensor in weights) / (ROOM * squares)), False
-        if none:
+                begin = log(sum(tensor.size for tensor in weights) / squares)
+                if begin > start[index]:
+                    start[index] = begin
+                    kept_on -= places
+        if kept_on:
+            layer, path = min(kept_on)
             raise ValueError(
-                "symmetric_start needs a RelaxedLayer in which one path keeps a symmetry that another breaks, and precisions "
-                f"that the two do not share; {type(self).__name__} finds none here. Try PathwisePrior or TensorwisePrior."
+                "symmetric_start needs small initial weights in all paths that break a symmetry, with precisions of their own; "
+                f"path {path!r} of layer {layer!r} would not begin switched off with {type(self).__name__}. Give it a smaller "
+                "scale that is not zero, trainable weights, and a PathwisePrior or TensorwisePrior."
             )
 
     def _learned(self) -> list[bool]:

@@ -143,7 +143,10 @@ class KroneckerAccumulator(Accumulator):
         ways = self.site.form.arrangements
         if ways is None or self.reduce:
             return moment
-        return torch.stack([moment[:, way][:, :, way] for way in ways]).mean(0)
+        total = torch.zeros((), dtype=moment.dtype, device=moment.device)
+        for way in ways:
+            total = total + moment[:, way[:, None], way]
+        return total / len(ways)
 
 
 def _scaled(parts: dict[int, SecondMoment], scales: Float[Tensor, " k"]) -> Tensor:

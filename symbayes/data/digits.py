@@ -18,7 +18,7 @@ Images = np.ndarray
 Placing = Callable[[Images, np.random.Generator, bool], tuple[Images, np.ndarray]]
 
 
-def _task(name: str, place: Placing, places_matter: bool = False) -> Task:
+def _task(name: str, place: Placing, places_matter: bool = False, test_places: int = 4) -> Task:
     source = load_digits()
     rng = np.random.default_rng(_SEED)
     order = rng.permutation(len(source.images))
@@ -26,7 +26,7 @@ def _task(name: str, place: Placing, places_matter: bool = False) -> Task:
     mean, deviation = images[:_TRAINING].mean() / 4, images[:_TRAINING].std() / 2
 
     def pair(part: slice, held_out: bool) -> Pair:
-        repeats = 4 if held_out else 1
+        repeats = test_places if held_out else 1
         digits, target = np.tile(images[part], (repeats, 1, 1)), np.tile(labels[part], repeats)
         canvases, places = place(digits, rng, held_out)
         target = target + (10 * places if places_matter else 0)
@@ -71,12 +71,13 @@ def _turned(digits: Images, rng: np.random.Generator, held_out: bool) -> tuple[I
     return _in_the_middle(turned, rng, held_out)[0], quarters
 
 
-#: By name. Each training digit stands in one place, drawn at random; each test digit in four. All ask which digit it is;
+#: By name. Each training digit stands in one place, drawn at random; each test digit in four (the
+#: middle is one). All ask which digit it is;
 #: "quadrant-digits" asks for the quadrant, too: digit + 10 · quadrant.
 DIGITS: dict[str, Callable[[str], Task]] = {
     "placed-digits": partial(_task, place=_in_quadrants),
     "quadrant-digits": partial(_task, place=_in_quadrants, places_matter=True),
-    "upright-digits": partial(_task, place=_in_the_middle),
+    "upright-digits": partial(_task, place=_in_the_middle, test_places=1),
     "shifted-digits": partial(_task, place=_anywhere),
     "turned-digits": partial(_task, place=_turned),
 }

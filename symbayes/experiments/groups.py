@@ -77,22 +77,19 @@ def table(outcomes: list[Outcome]) -> dict[str, Any]:
         fixed, learned = (
             next(o for o in outcomes if (o.cell.task, o.cell.objective) == (task, objective)) for objective in _COST
         )
+        written = [(f"{100 * o.metrics['accuracy']:.1f} %", f"{o.metrics['nll']:.3f}") for o in (fixed, learned)]
+        written.append((f"{-learned.log_evidence:.3f}", ""))
         shares = shares_over_layers(learned.summary["symmetries"])
-        fit = [f"{fixed.metrics['nll']:.3f}", f"{100 * fixed.metrics['accuracy']:.1f} %"]
-        fit += [f"{learned.metrics['nll']:.3f}", f"{100 * learned.metrics['accuracy']:.1f} %", f"{-learned.log_evidence:.3f}"]
-        cells = [{"value": value, "beneath": "", "best": False} for value in fit]
         for path in PATHS.values():
-            mean, spread = str(shares[path]).split(" ")
-            cells.append({"value": mean, "beneath": spread, "best": False})
-        rows.append({"task": task, "cells": cells})
+            effective = sum(row["effective"] for row in learned.summary["symmetries"] if row["path"] == path)
+            written.append((str(shares[path]), f"γ = {effective:.0f}"))
+        rows.append({"task": task, "cells": [{"value": v, "beneath": below, "best": False} for v, below in written]})
     estimator = outcomes[0].summary["evidence"]["estimator"]
     return {
-        "columns": [
-            "MAP, NLL", "MAP, accuracy", "evidence, NLL", "evidence, accuracy", "−log, evidence",
-            *(f"{kind}, %" for kind in PATHS),
-        ],
+        "columns": ["MAP", "evidence", "−log, evidence", *(f"{kind}, %" for kind in PATHS)],
         "rows": rows,
-        "legend": "NLL and accuracy on test data; the evidence in nats per training image; of every kind of path its effective "
-        "parameters per weight, relative to the sum over the layer: mean over layers, beneath it (smallest–largest).",
+        "legend": "Test accuracy and, beneath it, NLL; the evidence in nats per training image. Of every kind of path its "
+        "effective parameters per weight relative to the sum over the layer, mean (smallest–largest) over layers; beneath it "
+        "their number γ in all layers.",
         "note": f"Evidence by {estimator}.",
-    }  # fmt: skip
+    }

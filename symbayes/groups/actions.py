@@ -50,8 +50,12 @@ def copies(group: Permutations, count: int) -> Permutations:
 
 
 def _acting(group: Permutations, permutations: Points) -> Permutations:
-    named = zip(group.names, permutations, strict=True)
-    return Permutations({key: permutation.tolist() for key, permutation in named}, name=group.name)
+    if not np.array_equal(group.inputs, group.outputs):
+        raise ValueError(
+            "The group must act on outputs as it does on inputs, or the action on outputs would be lost; use `onto` afterwards."
+        )
+    named = {key: permutation.tolist() for key, permutation in zip(group.names, permutations, strict=True)}
+    return Permutations(named, relations=group.relations, name=group.name)
 
 
 def _check(size: int, what: str) -> None:

@@ -9,6 +9,7 @@ stop too early, and then checked against every generator, which is exact: what f
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -47,6 +48,26 @@ def pair_orbits(group: Permutations) -> tuple[Points, list[OutputOrbit]]:
     starts = np.flatnonzero((labels == points) & (points >= group.num_inputs))
     trees = (_Tree(int(start), steps, inverses) for start in starts)
     return orbit_of_input, [_output_orbit(tree, generators, shuffle, orbit_of_input) for tree in trees]
+
+
+@lru_cache(maxsize=256)
+def ties_more(group: Permutations, other: Permutations) -> bool:
+    """Whether maps with the symmetry of one group all have that of another on the same points, and not the other way round.
+
+    They do if the two groups together tie no more pairs than the first alone; no element is listed for it.
+    """
+    if (group.num_inputs, group.num_outputs) != (other.num_inputs, other.num_outputs):
+        return False
+    inputs, outputs = (
+        {str(k): row.tolist() for k, row in enumerate(np.concatenate(both))}
+        for both in ((group.inputs, other.inputs), (group.outputs, other.outputs))
+    )
+    return _count(Permutations(inputs, outputs)) == _count(group) < _count(other)
+
+
+def _count(group: Permutations) -> int:
+    """The number of orbits of pairs."""
+    return sum(len(orbit.sizes) + len(orbit.rest) for orbit in pair_orbits(group)[1])
 
 
 def merged(labels: Points, permutations: Points) -> Points:

@@ -41,7 +41,7 @@ class Permutations(Group):
         outputs: Mapping[str, Sequence[int]] | None = None,
         *,
         relations: Sequence[str] = (),
-        name: str = "permutation",
+        name: str = "group",
     ) -> None:
         if not inputs:
             raise ValueError("A group needs at least one generator, got none. The group of one element has the identity.")
@@ -54,7 +54,8 @@ class Permutations(Group):
         self.names = tuple(inputs)
         self.inputs = _checked(inputs, "inputs")
         self.outputs = self.inputs if outputs is None else _checked({key: outputs[key] for key in inputs}, "outputs")
-        for relation in relations:
+        self.relations = tuple(relations)
+        for relation in self.relations:
             self._check_relation(relation)
 
     @property
@@ -69,11 +70,23 @@ class Permutations(Group):
 
     def pooled(self) -> "Permutations":
         """The same group for a map to a single point, which nothing moves: an invariant map."""
-        return Permutations(self._named(self.inputs), dict.fromkeys(self.names, (0,)), name=self.name)
+        return Permutations(self._named(self.inputs), dict.fromkeys(self.names, (0,)), relations=self.relations, name=self.name)
 
     def onto(self, other: "Permutations") -> "Permutations":
-        """A map from the inputs here to those of another action of the same generators, such as from points to pairs."""
-        return Permutations(self._named(self.inputs), other._named(other.inputs), name=self.name)
+        """A map from the inputs here to those of another action of the same generators, such as from points to pairs.
+
+        Raises:
+            ValueError: If a relation stated of one of the two does not hold for the other.
+        """
+        relations = tuple(dict.fromkeys((*self.relations, *other.relations)))
+        return Permutations(self._named(self.inputs), other._named(other.inputs), relations=relations, name=self.name)
+
+    def extends(self, other: Group | None) -> bool:
+        if not isinstance(other, Permutations):
+            return other is None
+        from symbayes.groups.orbits import ties_more  # which needs the class defined here
+
+        return ties_more(self, other)
 
     def elements(self, grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Every element, found by multiplying with generators.
@@ -116,7 +129,8 @@ class Permutations(Group):
         return {name: row.tolist() for name, row in zip(self.names, permutations, strict=True)}
 
     def _check_relation(self, relation: str) -> None:
-        words = [side.split() if " " in side.strip() else list(side.strip()) for side in relation.split("=")]
+        sides = [side.strip() for side in relation.split("=")]
+        words = [[side] if side in self.names else side.split() if " " in side else list(side) for side in sides]
         words = words if len(words) > 1 else [*words, []]
         if len(words) > 2 or any(letter not in self.names for word in words for letter in word):
             raise ValueError(
@@ -144,7 +158,7 @@ def from_table(
     inputs: Sequence[Sequence[int]],
     outputs: Sequence[Sequence[int]] | None = None,
     *,
-    name: str = "permutation",
+    name: str = "group",
 ) -> Permutations:
     """The group of a whole multiplication table, with a permutation for each of its elements 0, 1, 2, …
 

@@ -39,13 +39,16 @@ class SpaceGroup(Group):
         if not steps:
             raise ValueError("A space group needs a generator; for translations alone there is Translation.")
         self.dims = len(steps[0])
+        if self.dims > 3:
+            raise ValueError(f"Grids have 1, 2 or 3 dimensions, got a generator of {self.dims}.")
         for matrix in steps:
             _check(matrix, self.dims)
         identity = tuple(tuple(int(i == j) for j in range(self.dims)) for i in range(self.dims))
         found = [identity]
         for matrix in found:  # grows while it is read
             found.extend(new for step in steps if (new := _multiply(step, matrix)) not in found)
-        self.matrices: tuple[Matrix, ...] = tuple(sorted(found, key=lambda matrix: matrix != identity))
+        # In an order of their own, whatever generated them: the number of a turn is the place of its channel.
+        self.matrices: tuple[Matrix, ...] = tuple(sorted(found, key=lambda matrix: (matrix != identity, matrix)))
 
     @property
     def order(self) -> int:
@@ -115,7 +118,10 @@ class SpaceGroup(Group):
             ValueError: If it has another number of axes, or axes that are turned into each other differ in length.
         """
         if len(grid) != self.dims:
-            raise ValueError(f"{self.name} acts on grids of {self.dims} dimensions, got a grid {grid}.")
+            raise ValueError(
+                f"{self.name} acts on grids of {self.dims} dimensions, got a grid {grid}. p4 and p4m are for images, cube is "
+                "for volumes, flips(dims) for any."
+            )
         for matrix in self.matrices:
             for size, row in zip(grid, matrix, strict=True):
                 other = next(length for length, entry in zip(grid, row, strict=True) if entry)
@@ -137,7 +143,7 @@ def flips(dims: int = 2, axes: Sequence[int] = (-1,)) -> SpaceGroup:
     """Translations, and mirrors along some axes: the last (left and right) unless others are named."""
     chosen = [range(dims)[axis] for axis in axes]
     mirrors = [[[(-1 if i == axis else 1) * int(i == j) for j in range(dims)] for i in range(dims)] for axis in chosen]
-    return SpaceGroup(mirrors, "flips")
+    return SpaceGroup(mirrors, "flips" if chosen == [dims - 1] else f"flips of axes {', '.join(map(str, chosen))}")
 
 
 def cube() -> SpaceGroup:

@@ -9,6 +9,7 @@ lengthscale whose prior N(0, δ⁻¹) controls how far a fully connected map may
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from math import prod
 from typing import Any
@@ -105,7 +106,10 @@ class RadialBasis(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RadialBasis":
         # Moved or converted: Ψ is computed again, so that a model made double is as exact as double is.
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._refresh()
+        self._fixed = None
+        # Values may not be there yet (`to_empty`); then Ψ is computed when they are loaded, or when it is used.
+        with suppress(ValueError):
+            self._refresh()
         return self
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
@@ -133,6 +137,8 @@ def _count(cells: int, anchors: int | float | None) -> int:
     """The number of anchors."""
     if anchors is None:
         return cells
+    if isinstance(anchors, bool):
+        raise ValueError(f"anchors must be a number, a share of the cells or None, got {anchors}.")
     if isinstance(anchors, float):
         if not 0 < anchors <= 1:
             raise ValueError(f"anchors as a share of the cells must lie above 0 and be at most 1, got {anchors}.")
@@ -161,4 +167,4 @@ def _locations(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"
         root = (1 + root) ** (1 / (axes + 1))
     steps = torch.tensor([root ** -(axis + 1) for axis in range(axes)], dtype=torch.float64)
     unit = (0.5 + torch.arange(anchors)[:, None] * steps) % 1
-    return ((unit - 0.5) * (torch.tensor(grid) - 1)).float()
+    return ((unit - 0.5) * (torch.tensor(grid) - 1)).to(torch.get_default_dtype())

@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 from symbayes.groups.space import SpaceGroup
 from symbayes.layers.conv import CONVOLUTIONS, pad, patch_rows
 from symbayes.layers.path import LinearMap, Path
+from symbayes.layers.tables import Tables
 
 
 class GroupConvPath(Path):
@@ -65,7 +66,7 @@ class GroupConvPath(Path):
         self.kernel_size, self.stride = (kernel_size,) * group.dims, stride
         self.lifting, self.mixing = lifting, mixing
         self._group = group
-        self.register_buffer("source", _source(group, self.kernel_size, lifting, mixing), persistent=False)
+        self._tables = Tables({"source": _source(group, self.kernel_size, lifting, mixing)})
         turns = 1 if lifting or mixing == "pointwise" else group.order
         fan_in = in_channels // channel_groups * turns * prod(self.kernel_size)
         bound = scale * sqrt(6 / fan_in)
@@ -73,8 +74,10 @@ class GroupConvPath(Path):
         self.weight = nn.Parameter(weight.uniform_(-bound, bound, generator=generator))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
-    #: [g, (k, u)]: which turn and cell of the input, (g k, g u), the turn k and cell u of θ meet in the output of turn g.
-    source: Int[Tensor, "order cells"]
+    @property
+    def source(self) -> Int[Tensor, "order cells"]:
+        """[g, (k, u)]: the turn and cell of the input, (g k, g u), that turn k and cell u of θ meet in the output of turn g."""
+        return self._tables.on(self.weight.device)["source"]
 
     def forward(self, inputs: Tensor) -> Tensor:
         convolve = CONVOLUTIONS[len(self.kernel_size)]
@@ -133,6 +136,7 @@ class GroupConvPath(Path):
             raise ValueError(
                 f"GroupConvPath expects inputs [n, {channels}, and {self._group.dims} grid axes], got {tuple(inputs.shape)}."
             )
+        self._group.check_grid(tuple(inputs.shape[2:]))
         return pad(inputs, [size // 2 for size in self.kernel_size], "circular")
 
     def extra_repr(self) -> str:
@@ -232,7 +236,7 @@ class GroupPool(nn.Module):
         return f"{self.by} over {self.order}"
 
 
-def _source(group: SpaceGroup, kernel_size: Sequence[int], lifting: bool, mixing: str) -> Int[Tensor, "order cells"]:
+def _source(group: SpaceGroup, kernel_size: Sequence[int], lifting: bool, mixing: str) -> list[list[int]]:
     """(g k, g u), counted over turns and cells of the input, for every g and every turn k and cell u of the filter."""
     size = prod(kernel_size)
     cells = group.turned_cells(tuple(kernel_size))
@@ -240,4 +244,4 @@ def _source(group: SpaceGroup, kernel_size: Sequence[int], lifting: bool, mixing
     for g in range(group.order):
         turns = [0] if lifting else [g] if mixing == "pointwise" else group.table[g]
         rows.append([turn * size + cell for turn in turns for cell in cells[g]])
-    return torch.tensor(rows, device="cpu")
+    return rows

@@ -5,11 +5,13 @@ from math import pi, prod
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
 from torch import Generator, Tensor, nn
 
 from symbayes.groups.orbits import OutputOrbit, pair_orbits
 from symbayes.groups.permutation import Permutations, Points
 from symbayes.layers.path import LinearMap, Path
+from symbayes.layers.tables import Tables
 
 
 class OrbitRows(Path):
@@ -42,29 +44,23 @@ class OrbitRows(Path):
         super().__init__()
         first = orbits[0]
         self._listed, self._orbits = len(first.sizes), int(orbit_of_input.max()) + 1
+        self._outputs = len(first.outputs)
         beside = [(k, first.rest.index(orbit)) for k, orbit in enumerate(first.orbit_of) if orbit in first.rest]
-        #: Inputs as outputs see them, and the class of each.
-        self.seen: Int[Tensor, "e b s"]
-        self.class_of_seen: Int[Tensor, " e"]
-        #: The orbits of inputs with a class that is not listed; the classes listed beside it, and beside which.
-        self.rest: Int[Tensor, " r"]
-        self.beside: Int[Tensor, "2 j"]
-        self.orbit_of_input: Int[Tensor, " i"]
-        #: The place of the weight of every pair among those of all blocks, where all classes are listed.
-        self.weight_of_pair: Int[Tensor, "b s i"] | None
-        self.register_buffer("weight_of_pair", None, persistent=False)
-        buffers = {
+        classes = np.repeat(np.arange(self._listed), first.sizes)
+        tables: dict[str, ArrayLike] = {
             "seen": np.stack([orbit.seen.T for orbit in orbits], axis=1),
-            "class_of_seen": np.repeat(np.arange(self._listed), first.sizes),
+            "class_of_seen": classes,
             "rest": np.array(first.rest, dtype=np.int64),
             "beside": np.array(beside, dtype=np.int64).reshape(-1, 2).T,
             "orbit_of_input": orbit_of_input,
         }
         if not first.rest:
             ranks = np.argsort([orbit.seen for orbit in orbits], axis=2)
-            buffers["weight_of_pair"] = buffers["class_of_seen"][ranks] + self._listed * np.arange(len(orbits))[:, None, None]
-        for name, indices in buffers.items():
-            self.register_buffer(name, torch.tensor(indices), persistent=False)
+            tables["weight_of_pair"] = classes[ranks] + self._listed * np.arange(len(orbits))[:, None, None]
+        #: seen [e, b, s]: inputs as outputs see them; class_of_seen [e]: the class of each.
+        #: rest [r]: the orbits of inputs with a class that is not listed; beside [2, j]: the classes listed beside it, and which.
+        #: weight_of_pair [b, s, i]: the place of the weight of every pair, where all classes are listed.
+        self._tables = Tables(tables)
         sizes = torch.tensor([*first.sizes, *_rest_sizes(first, orbit_of_input)], dtype=torch.get_default_dtype())
         # Every class contributes alike. Features after a ReLU have mean² / mean square = 1 / π, so that of a sum of m is
         # m (1 + (m − 1) / π) times that of one.
@@ -74,10 +70,11 @@ class OrbitRows(Path):
         self.bias = nn.Parameter(torch.zeros(len(orbits), out_channels)) if bias else None
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "n d b s"]:
-        if self.weight_of_pair is not None and len(inputs) > self.weight.shape[1]:
+        weight_of_pair = self._tables.on(self.weight.device).get("weight_of_pair")
+        if weight_of_pair is not None and len(inputs) > self.weight.shape[1]:
             # Weights spelled out for every pair are fewer numbers than the rows of so many data.
-            spelled = self.weight.permute(1, 2, 0, 3).flatten(2).index_select(2, self.weight_of_pair.flatten())
-            pairs = spelled.unflatten(2, self.weight_of_pair.shape)
+            spelled = self.weight.permute(1, 2, 0, 3).flatten(2).index_select(2, weight_of_pair.flatten())
+            pairs = spelled.unflatten(2, weight_of_pair.shape)
             outputs = torch.einsum("nci,dcbsi->ndbs", inputs.flatten(2), pairs)
         else:
             outputs = torch.einsum("nckbs,bdck->ndbs", self._sums(inputs), self.weight)
@@ -97,19 +94,20 @@ class OrbitRows(Path):
 
     def _sums(self, inputs: Tensor) -> Float[Tensor, "n c k b s"]:
         """The sums of features over every class, as each output sees it."""
-        points = inputs.flatten(2)
-        sums = points.index_select(2, self.seen.flatten()).unflatten(2, self.seen.shape)
-        if len(self.class_of_seen) > self._listed:
-            sums = _added(sums, self.class_of_seen, self._listed)
-        if not len(self.rest):
+        points, tables = inputs.flatten(2), self._tables.on(self.weight.device)
+        seen, rest, beside = tables["seen"], tables["rest"], tables["beside"]
+        sums = points.index_select(2, seen.flatten()).unflatten(2, seen.shape)
+        if len(tables["class_of_seen"]) > self._listed:
+            sums = _added(sums, tables["class_of_seen"], self._listed)
+        if not len(rest):
             return sums
-        totals = _added(points, self.orbit_of_input, self._orbits).index_select(2, self.rest)
-        others = _added(sums.index_select(2, self.beside[0]), self.beside[1], len(self.rest))
+        totals = _added(points, tables["orbit_of_input"], self._orbits).index_select(2, rest)
+        others = _added(sums.index_select(2, beside[0]), beside[1], len(rest))
         return torch.cat([sums, totals[..., None, None] - others], dim=2)
 
     def extra_repr(self) -> str:
         blocks, c_out, c_in, classes = self.weight.shape
-        return f"{c_in} -> {c_out}, {blocks} orbits of {self.seen.shape[2]} outputs, {classes} classes of inputs"
+        return f"{c_in} -> {c_out}, {blocks} orbits of {self._outputs} outputs, {classes} classes of inputs"
 
 
 class OrbitPath(LinearMap):
@@ -155,15 +153,14 @@ class OrbitPath(LinearMap):
             for some in alike.values()
         )
         order = np.concatenate([orbit.outputs for some in alike.values() for orbit in some])
-        self.place: Tensor
-        self.register_buffer("place", torch.from_numpy(np.argsort(order)), persistent=False)
+        self._tables = Tables({"place": np.argsort(order)})
 
     def forward(self, inputs: Tensor) -> Tensor:
         if inputs.shape[1:] != (self.in_channels, *self.in_shape):
             wanted = ", ".join(map(str, (self.in_channels, *self.in_shape)))
             raise ValueError(f"OrbitPath expects inputs of shape (n, {wanted}), got {tuple(inputs.shape)}.")
         outputs = torch.cat([part(inputs).flatten(2) for part in self.parts], dim=2)
-        return outputs.index_select(2, self.place).unflatten(2, self.out_shape)
+        return outputs.index_select(2, self._tables.on(outputs.device)["place"]).unflatten(2, self.out_shape)
 
     @property
     def group(self) -> Permutations:

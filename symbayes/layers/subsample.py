@@ -19,7 +19,9 @@ from torch import Tensor
 def centre(features: Float[Tensor, "n c *grid"]) -> Int[Tensor, "n d"]:
     """The cell at the centre of energy of each datum: the phase of the first Fourier harmonic, which moves with the content.
 
-    A datum without a first harmonic along an axis, such as a constant one, has no centre there; its cell is then arbitrary.
+    It turns and flips with the content, too, unless the content is its own mirror image about the middle between two cells:
+    then neither can be preferred, and the next is taken. A datum without a first harmonic along an axis, such as a constant
+    one, has no centre there; its cell is then arbitrary.
     """
     energy = features.detach().square().sum(1)
     cells = []
@@ -28,9 +30,21 @@ def centre(features: Float[Tensor, "n c *grid"]) -> Int[Tensor, "n d"]:
         profile = energy.sum(others) if others else energy  # [n, size]
         angles = torch.arange(size, device=energy.device, dtype=energy.dtype) * (2 * pi / size)
         angle = torch.atan2(profile @ angles.sin(), profile @ angles.cos())
-        # Rounded to the nearest cell, with halves (symmetric content has them) clear of the error of floating point.
-        cells.append((angle * (size / (2 * pi)) + 0.5 + 1e-3).floor().long() % size)
+        cells.append(_rounded(angle * (size / (2 * pi)), profile))
     return torch.stack(cells, 1)
+
+
+def _rounded(position: Float[Tensor, " n"], profile: Float[Tensor, "n size"]) -> Int[Tensor, " n"]:
+    """The nearest cell; half-way between two, the one on whose side there is more energy near by."""
+    size = profile.shape[1]
+    below = position.floor().long()
+    away = torch.arange(max(1, size // 2), device=profile.device)
+    sides = [profile.gather(1, (start[:, None] + step * away) % size) for start, step in ((below + 1, 1), (below, -1))]
+    lean = ((sides[0] - sides[1]) / (1 + away)).sum(1)
+    # Within the error of floating point of both comparisons, the next: that moves with the content as it shifts.
+    up = lean > -1e-5 * profile.sum(1)
+    half_way = (position - below - 0.5).abs() < 1e-4
+    return torch.where(half_way, below + up, (position + 0.5).floor().long()) % size
 
 
 def divides(stride: int, grid: Sequence[int]) -> bool:

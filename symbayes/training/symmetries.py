@@ -30,6 +30,8 @@ class PathRow:
     effective: float
     #: γ per weight, relative to the sum over the paths of the layer (ELLA, Table 3); 1 where there is one path.
     share: float
+    #: Whether it breaks a symmetry that another path of the layer keeps.
+    relaxes: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ def symmetries(
                 exp(sum(log(precision[tensor.name]) for tensor in weights) / len(weights)),
                 sum(effective[tensor.name] for tensor in members),
                 density[layer, path] / total[layer] if total[layer] > 0 else 1 / sum(key[0] == layer for key in paths),
+                any(tensor.relaxes for tensor in members),
             )
         )
     return Symmetries(tuple(rows))
@@ -121,11 +124,11 @@ def shares_over_layers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
 
 def _sentence(layer: str, rows: list[PathRow]) -> str:
     ranked = sorted(rows, key=lambda row: -row.share)
-    symmetric = sorted({row.symmetry for row in rows if row.symmetry})
-    if len(symmetric) != 1:
+    kept = {row.symmetry for row in rows if not row.relaxes}
+    if len(kept) != 1 or kept == {None} or any(row.symmetry for row in rows if row.relaxes):
         seen = [row for row in ranked if row.share >= 0.005]  # what rounds to nothing is not worth a word
         return f"{layer}: " + ", ".join(f"{row.symmetry or 'no symmetry'} {100 * row.share:.0f} % ({row.path})" for row in seen)
     used = ", ".join(f"{row.path} {100 * row.share:.0f} %" for row in ranked)
-    share = sum(row.share for row in rows if row.symmetry)
+    share = sum(row.share for row in rows if not row.relaxes)
     verdict = "keeps" if share >= _CLEAR else "gives up" if share <= 1 - _CLEAR else "keeps part of"
-    return f"{layer} {verdict} {symmetric[0]} ({used})"
+    return f"{layer} {verdict} {kept.pop()} ({used})"

@@ -169,3 +169,25 @@ def test_automorphisms_of_larger_graphs_are_found_without_listing_them():
                  [(8 * i + j, 8 * i + j + 8) for i in range(7) for j in range(8)])  # fmt: skip
     assert order(automorphisms(grid)) == 8
     assert len(automorphisms(np.ones((60, 60), dtype=int)).names) == 59
+
+
+def test_a_group_extends_another_if_it_ties_more_weights():
+    assert symmetric(4).extends(cyclic(4))
+    assert dihedral(6).extends(cyclic(6))
+    assert not cyclic(4).extends(symmetric(4))
+    assert not symmetric(4).extends(symmetric(4))
+    assert not symmetric(4).extends(symmetric(5))
+    assert symmetric(4).extends(None)
+    turns, flips = Permutations({"a": (1, 0, 3, 2)}), Permutations({"b": (2, 3, 0, 1)})
+    assert not turns.extends(flips)
+    assert not flips.extends(turns)
+    # A group of fewer elements that ties the same pairs is as good: even permutations of four things.
+    assert not symmetric(4).extends(Permutations({"a": (1, 2, 0, 3), "b": (0, 2, 3, 1)}))
+
+
+def test_relations_hold_for_every_action_that_is_made_of_a_group():
+    with pytest.raises(ValueError, match="r r r r must act as the identity, but moves output 0 to"):
+        dihedral(4).onto(dihedral(3))
+    with pytest.raises(ValueError, match="The group must act on outputs as it does on inputs"):
+        pairs(symmetric(3).pooled())
+    assert Permutations({"g0": (1, 0), "g1": (1, 0)}, relations=["g0=g1", "g0 g1"]).relations == ("g0=g1", "g0 g1")

@@ -34,6 +34,13 @@ def test_the_regular_action_permutes_turns_and_is_an_action():
         assert_close(together, group.act_regular(a, group.act_regular(b, features)))
 
 
+def test_equal_groups_number_their_turns_alike_whatever_generated_them():
+    other = SpaceGroup([((0, 1), (-1, 0)), ((-1, 0), (0, -1))], "p4")
+    assert other == p4()
+    assert other.matrices == p4().matrices
+    assert p4().matrices[0] == ((1, 0), (0, 1))
+
+
 def test_groups_are_equal_when_their_turns_are():
     assert p4() == SpaceGroup([((0, 1), (-1, 0))], "turned the other way")
     assert len({p4(), p4m(), SpaceGroup([((0, 1), (-1, 0))], "p4")}) == 2
@@ -46,6 +53,7 @@ def test_groups_are_equal_when_their_turns_are():
         (lambda: SpaceGroup([((1, 1), (0, 1))], "shear"), "a 2 × 2 matrix with a single 1 or -1 in every row and column"),
         (lambda: SpaceGroup([((1, 0), (1, 0))], "projection"), "in every row and column"),
         (lambda: SpaceGroup([((1, 0),)], "half"), "a 1 × 1 matrix"),
+        (lambda: SpaceGroup([tuple(tuple(int(i == j) for j in range(4)) for i in range(4))], "4-d"), "1, 2 or 3 dimensions"),
         (lambda: p4().turn(1, torch.zeros(1, 1, 3, 4)), r"equally long; got \(3, 4\)"),
         (lambda: p4().turn(1, torch.zeros(1, 1, 3)), r"p4 acts on grids of 2 dimensions, got a grid \(3,\)"),
     ],

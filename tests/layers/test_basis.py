@@ -114,3 +114,14 @@ def test_a_single_cell_has_no_shape_to_learn():
 def test_what_cannot_be_is_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_it_takes_the_default_type_and_survives_an_empty_state():
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert RadialBasis((3, 3), 4).matrix().dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    basis, other = RadialBasis((3, 3), 4, omega=0.7), RadialBasis((3, 3), 4)
+    other.to_empty(device="cpu").load_state_dict(basis.state_dict())
+    assert_close(other.matrix(), basis.matrix())

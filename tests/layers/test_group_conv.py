@@ -9,9 +9,11 @@ from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.data.source import as_source
+from symbayes.groups.actions import cyclic
 from symbayes.groups.space import flips, p4, p4m
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupPath
+from symbayes.layers.orbit import OrbitPath
 
 
 def test_a_group_convolution_is_its_definition(generator):
@@ -67,6 +69,16 @@ def test_a_separable_path_is_a_group_convolution_of_products(depthwise, generato
     assert_close(path(inputs), full(inputs))
 
 
+@pytest.mark.parametrize("build", [lambda: GroupConvPath(1, 2, p4(), lifting=True), lambda: OrbitPath(2, 3, cyclic(4))])
+def test_layers_survive_an_empty_state_and_another_default_device(build, generator):
+    original = build()
+    with torch.device("meta"):
+        layer = build()
+    layer.to_empty(device="cpu").load_state_dict(original.state_dict())
+    inputs = torch.randn(2, 1, 4, 4, generator=generator) if isinstance(original, GroupConvPath) else torch.randn(2, 2, 4)
+    assert_close(layer(inputs), original(inputs))
+
+
 def test_initial_group_paths_keep_the_variance_through_a_relu(generator):
     inputs = torch.randn(200, 4 * 4, 6, 6, generator=generator).relu()
     for path in (
@@ -111,6 +123,7 @@ def test_kfac_of_a_group_convolution_is_exact_where_it_must_be(generator):
         (lambda: GroupConvPath(3, 4, p4(), channel_groups=2), "channel_groups must divide the channels, got 3 -> 4 in 2"),
         (lambda: GroupConvPath(1, 1, p4(), mixing="some"), "mixing must be 'full' or 'pointwise', got 'some'"),
         (lambda: GroupConvPath(2, 1, p4())(torch.zeros(1, 2, 3, 3)), r"expects inputs \[n, 8, and 2 grid axes\], got \(1, 2"),
+        (lambda: GroupConvPath(1, 1, p4(), lifting=True)(torch.zeros(1, 1, 4, 6)), r"equally long; got \(4, 6\)"),
         (lambda: GroupPool(4, "sum"), "the 'max' or the 'mean' over turns, got 'sum'"),
         (lambda: GroupPool(4)(torch.zeros(1, 6, 2, 2)), "a channel for each of 4 turns, so a multiple of them; got 6"),
     ],

@@ -1,9 +1,12 @@
 """Exact equivariance of subsampling, for each datum on its own."""
 
+import math
+
 import pytest
 import torch
 from torch.testing import assert_close
 
+from symbayes.data.load import load
 from symbayes.groups.translation import Translation
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.relaxed import RelaxedLayer
@@ -75,3 +78,23 @@ def test_maps_that_a_stride_does_not_divide_are_refused():
     layer = RelaxedLayer({"conv": ConvPath(1, 2, (3, 3), stride=2)}, stride=2)
     with pytest.raises(ValueError, match=r"needs map sizes that are multiples of 2, got \(5, 6\)"):
         layer(torch.zeros(1, 1, 5, 6))
+
+
+def test_the_centre_turns_and_flips_with_the_content_even_half_way_between_cells():
+    place = 2 * math.pi / 8 * (torch.arange(8) - 2.5)
+    # The first harmonic is half-way between cells 2 and 3, the second tells left from right.
+    energy = torch.stack([2 + place.cos() + tilt * (2 * place).sin() for tilt in (0.5, -0.5)])
+    features = energy.sqrt()[:, None]
+    assert_close(centre(features), torch.tensor([[3], [2]]))
+    for shift in range(8):
+        moved = features.roll(shift, 2)
+        assert_close(centre(moved), (centre(features) + shift) % 8)
+        assert_close(centre(moved.flip(2)), 7 - centre(moved))
+
+
+def test_networks_of_group_convolutions_are_exactly_invariant_on_real_digits():
+    digits = load("upright-digits").test[0].double()
+    network = build_allconv((1, 16, 16), 10, ("gconv",), 1, group="p4m").double()
+    found = network(digits)
+    for moved in (digits.rot90(1, (2, 3)), digits.rot90(2, (2, 3)), digits.flip(3), digits.flip(2).roll((3, 4), (2, 3))):
+        assert_close(network(moved), found)

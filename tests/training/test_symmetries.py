@@ -11,8 +11,8 @@ def tensors():
         WeightTensor("a.paths.conv.weight", "a", "conv", "translation", 10, "weight"),
         WeightTensor("a.paths.conv.bias", "a", "conv", "translation", 2, "bias"),
         WeightTensor("a.paths.conv.basis.omega", "a", "conv", "translation", 1, "shape"),
-        WeightTensor("a.paths.factored.gather.weight", "a", "factored", None, 100, "weight"),
-        WeightTensor("a.paths.factored.scatter.weight", "a", "factored", None, 50, "weight"),
+        WeightTensor("a.paths.factored.gather.weight", "a", "factored", None, 100, "weight", True),
+        WeightTensor("a.paths.factored.scatter.weight", "a", "factored", None, 50, "weight", True),
         WeightTensor("head.weight", "head", "Linear", None, 5, "weight"),
     ]
     return {row.name: row for row in rows}
@@ -57,7 +57,9 @@ def test_words_say_what_a_layer_became(conv, factored, verdict):
 
 def test_a_layer_with_several_symmetries_says_how_much_of_each():
     rows = {"gconv": ("p4", 6.0), "conv": ("translation", 3.0), "dense": (None, 1.0), "off": (None, 0.01)}
-    found = {path: WeightTensor(path, "a", path, symmetry, 10, "weight") for path, (symmetry, _) in rows.items()}
+    found = {
+        path: WeightTensor(path, "a", path, symmetry, 10, "weight", symmetry != "p4") for path, (symmetry, _) in rows.items()
+    }
     table = symmetries(found, dict.fromkeys(rows, 1.0), {path: effective for path, (_, effective) in rows.items()})
     assert table.words() == ["a: p4 60 % (gconv), translation 30 % (conv), no symmetry 10 % (dense)"]
 
