@@ -58,7 +58,7 @@ class OrbitRows(Path):
             ranks = np.argsort([orbit.seen for orbit in orbits], axis=2)
             tables["weight_of_pair"] = classes[ranks] + self._listed * np.arange(len(orbits))[:, None, None]
         #: seen [e, b, s]: inputs as outputs see them; class_of_seen [e]: the class of each.
-        #: rest [r]: the orbits of inputs with a class that is not listed; beside [2, j]: the classes listed beside it, and which.
+        #: rest [r]: the orbits of inputs with a class that is not listed; beside [2, j]: the classes listed beside each.
         #: weight_of_pair [b, s, i]: the place of the weight of every pair, where all classes are listed.
         self._tables = Tables(tables)
         sizes = torch.tensor([*first.sizes, *_rest_sizes(first, orbit_of_input)], dtype=torch.get_default_dtype())
