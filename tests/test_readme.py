@@ -21,5 +21,5 @@ def test_python_blocks_of_the_readme_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_paths_named_in_documents_exist(document):
     text = (ROOT / document).read_text(encoding="utf-8")
-    for name in re.findall(r"`((?:symbayes|tests|docs|benchmarks)/[\w./]+?\.(?:py|md))`|\]\(([\w./-]+\.md)\)", text):
+    for name in re.findall(r"`((?:symbayes|tests|docs|benchmarks)/[\w./]+?\.(?:py|md))`|\]\(([\w./-]+\.(?:md|svg))\)", text):
         assert (ROOT / (name[0] or name[1])).exists(), name
