@@ -4,6 +4,7 @@ A network of orbit layers cannot see the order (DeepSets), a fully connected one
 relaxed network has both and learns from the evidence which to use. Every cell of the table is one training run of some seconds.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean
@@ -83,8 +84,8 @@ def set_network(
     """Two layers that keep the points and one that pools them, each with the paths named; outputs [n, 1]."""
     group = symmetric(POINTS)
     shapes = [((1, POINTS), (width, POINTS)), ((width, POINTS), (width, POINTS)), ((width, POINTS), (1, 1))]
-    layers: list[nn.Module] = []
-    for in_shape, out_shape in shapes:
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for number, (in_shape, out_shape) in enumerate(shapes, start=1):
         chosen: dict[str, nn.Module] = {}
         if "dense" in paths:
             scale = dense_scale if "orbit" in paths else 1.0
@@ -92,8 +93,9 @@ def set_network(
         if "orbit" in paths:
             acting = group if out_shape[1] == POINTS else group.pooled()
             chosen["orbit"] = OrbitPath(in_shape[0], out_shape[0], acting, generator=generator)
-        layers += [RelaxedLayer(chosen), nn.ReLU()]
-    return nn.Sequential(*layers[:-1], nn.Flatten())
+        layers[f"layer{number}"] = RelaxedLayer(chosen)
+        layers[f"after{number}"] = nn.ReLU() if number < len(shapes) else nn.Flatten()
+    return nn.Sequential(layers)
 
 
 def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
