@@ -151,6 +151,8 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
     if model is None:
         saved = next(tensor for name, tensor in tensors.items() if name.startswith("model:"))
         model = _rebuilt(summary, folder).to(saved.dtype)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name in summary["evidence"]["precision"])  # what was frozen stays so
     likelihood = _likelihood(summary["likelihood"])
     prior = _PRIORS[summary["prior"]](model, learn=summary.get("learn"))
     for part, module in (("model", model), ("prior", prior), ("likelihood", likelihood)):

@@ -1,9 +1,11 @@
 """What was learned, layer by layer: how much each path is used, as a table and in words."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, log
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -84,7 +86,7 @@ class Symmetries:
 def symmetries(
     tensors: Mapping[str, WeightTensor], precision: Mapping[str, float], effective: Mapping[str, float]
 ) -> Symmetries:
-    """The table, from δ and γ by tensor. Shares are of γ per weight, averaged over the weight tensors of a path."""
+    """The table, from δ and γ by tensor. Shares are of γ per weight, averaged over the factors of a path."""
     paths: dict[tuple[str, str], list[WeightTensor]] = {}
     for tensor in tensors.values():
         paths.setdefault((tensor.layer, tensor.path), []).append(tensor)
@@ -92,7 +94,7 @@ def symmetries(
     total: dict[str, float] = {}
     for key, members in paths.items():
         weights = [tensor for tensor in members if tensor.kind == "weight"] or members
-        density[key] = sum(effective[tensor.name] / tensor.size for tensor in weights) / len(weights)
+        density[key] = _density(weights, effective)
         total[key[0]] = total.get(key[0], 0.0) + density[key]
     rows = []
     for (layer, path), members in paths.items():
@@ -110,6 +112,14 @@ def symmetries(
             )
         )
     return Symmetries(tuple(rows))
+
+
+def _density(weights: Sequence[WeightTensor], effective: Mapping[str, float]) -> float:
+    """γ per weight, averaged over factors; numbered parts, such as those of an `OrbitPath`, are one factor together."""
+    factors: dict[str, list[WeightTensor]] = {}
+    for tensor in weights:
+        factors.setdefault(re.sub(r"\.\d+\.", ".", tensor.name), []).append(tensor)
+    return fmean(sum(effective[t.name] for t in parts) / sum(t.size for t in parts) for parts in factors.values())
 
 
 def shares_over_layers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:

@@ -64,6 +64,13 @@ def test_a_layer_with_several_symmetries_says_how_much_of_each():
     assert table.words() == ["a: p4 60 % (gconv), translation 30 % (conv), no symmetry 10 % (dense)"]
 
 
+def test_numbered_parts_of_a_path_are_one_factor():
+    sizes = {"a.paths.orbit.parts.0.weight": 90, "a.paths.orbit.parts.1.weight": 10, "a.paths.dense.weight": 100}
+    found = {name: WeightTensor(name, "a", name.split(".")[2], None, size, "weight") for name, size in sizes.items()}
+    effective = dict(zip(sizes, (0.0, 10.0, 10.0), strict=True))
+    assert [row.share for row in symmetries(found, dict.fromkeys(sizes, 1.0), effective).rows] == [0.5, 0.5]
+
+
 def test_shares_over_layers_are_those_of_table_3():
     rows = [("a", "conv", 0.9), ("a", "dense", 0.1), ("b", "conv", 0.5), ("b", "dense", 0.5), ("head", "Linear", 1.0)]
     table = Symmetries(tuple(PathRow(layer, path, None, 1, 1.0, 1.0, share) for layer, path, share in rows))
