@@ -8,7 +8,7 @@ it makes a space group, such as p4 (quarter turns) and p4m (quarter turns and mi
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import product
-from math import prod
+from math import atan2, pi, prod
 
 import torch
 from torch import Tensor
@@ -47,8 +47,7 @@ class SpaceGroup(Group):
         found = [identity]
         for matrix in found:  # grows while it is read
             found.extend(new for step in steps if (new := _multiply(step, matrix)) not in found)
-        # In an order of their own, whatever generated them: the number of a turn is the place of its channel.
-        self.matrices: tuple[Matrix, ...] = tuple(sorted(found, key=lambda matrix: (matrix != identity, matrix)))
+        self.matrices: tuple[Matrix, ...] = tuple(sorted(found, key=_place))
 
     @property
     def order(self) -> int:
@@ -157,6 +156,18 @@ def _check(matrix: Matrix, dims: int) -> None:
         raise ValueError(
             f"A generator must be a {dims} × {dims} matrix with a single 1 or -1 in every row and column, got {matrix}."
         )
+
+
+def _place(matrix: Matrix) -> tuple[bool, bool, float, Matrix]:
+    """An order that does not depend on generators, since the number of a turn is the place of its channel.
+
+    The identity comes first; turns of the plane go by their angle, before mirrors.
+    """
+    moves = any(matrix[i][i] != 1 for i in range(len(matrix)))
+    if len(matrix) != 2:
+        return moves, False, 0.0, matrix
+    (a, b), (c, d) = matrix
+    return moves, a * d - b * c < 0, atan2(c, a) % (2 * pi), matrix
 
 
 def _is_square(matrix: Matrix, dims: int) -> bool:

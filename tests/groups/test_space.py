@@ -38,7 +38,10 @@ def test_equal_groups_number_their_turns_alike_whatever_generated_them():
     other = SpaceGroup([((0, 1), (-1, 0)), ((-1, 0), (0, -1))], "p4")
     assert other == p4()
     assert other.matrices == p4().matrices
-    assert p4().matrices[0] == ((1, 0), (0, 1))
+    features = torch.randn(1, 1, 3, 3)
+    for k in range(4):  # numbered by their angle, also where there are mirrors
+        assert_close(p4().turn(k, features), features.rot90(k, (2, 3)))
+        assert_close(p4m().turn(k, features), features.rot90(k, (2, 3)))
 
 
 def test_groups_are_equal_when_their_turns_are():
