@@ -208,7 +208,7 @@ def build_allconv(
     turns = _turns(group, in_shape[1:]) if most == 2 else None
     order = 1 if turns is None else turns.order
     strides = [2 if block in _STRIDE_ORDER[:halvings] else 1 for block in range(len(_CHANNELS))]
-    starts = _starts(paths, most, relaxation, generator)
+    starts = path_starts(paths, relaxation, generator)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     shape, maps, exact = tuple(in_shape), [], True
     for index, (channels, stride) in enumerate(zip(_CHANNELS, strides, strict=True), start=1):
@@ -250,8 +250,12 @@ def _turns(name: str, grid: Shape) -> SpaceGroup:
     return group
 
 
-def _starts(paths: Sequence[str], most: int, relaxation: float, generator: Generator | None) -> dict[str, dict[str, Any]]:
-    """How paths start: those with the most symmetry share the variance, those beside them are small."""
+def path_starts(paths: Sequence[str], relaxation: float, generator: Generator | None) -> dict[str, dict[str, Any]]:
+    """How paths start: those with the most symmetry share the variance, those beside them are small.
+
+    Beside a group convolution no other path has a bias, which would break the symmetry, too.
+    """
+    most = max(PATHS[name].symmetry for name in paths)
     first = [name for name in paths if PATHS[name].symmetry == most]
     return {
         name: {

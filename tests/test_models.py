@@ -118,8 +118,6 @@ def test_paths_that_break_a_symmetry_start_small_beside_one_that_keeps_it(genera
     [("p4", (1, 16, 16)), ("p4m", (2, 8, 8)), ("flips", (1, 4, 8)), ("flips", (1, 16)), ("cube", (1, 4, 4, 4))],
 )
 def test_a_group_network_is_exactly_invariant(path, group, shape, generator):
-    if group == "cube" and path != "gconv_pointwise":
-        pytest.skip("24 turns are slow, and the same code")
     model = build_allconv(shape, 3, (path,), 1, group=group, generator=generator).double()
     inputs = torch.randn(3, *shape, generator=generator, dtype=torch.float64)
     outputs, acting = model(inputs), GROUPS[group](len(shape) - 1)

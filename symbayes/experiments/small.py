@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -10,58 +11,43 @@ from torch import Generator, Tensor, nn
 
 from symbayes.groups.actions import board
 from symbayes.groups.space import p4
-from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
-from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
-from symbayes.models import AllConv
+from symbayes.models import PATHS, AllConv, Slot, path_starts
 
 Shape = tuple[int, ...]
 
 #: Initial size of paths that break a symmetry, relative to those that keep it.
 RELAXATION = 0.1
-_BLOCKS, _TURNS = 4, 4
+_BLOCKS = 4
 
 
 def digit_network(classes: int, paths: Sequence[str], width: int, generator: Generator) -> AllConv:
     """Blocks with the paths named that halve a 16×16 map, down to a single position, and a linear map to classes."""
-    turns = _TURNS if "gconv" in paths else 1
+    group = p4() if "gconv" in paths else None
+    turns = 1 if group is None else group.order
+    starts = path_starts(paths, RELAXATION, generator)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     shape: Shape = (1, 16, 16)
     for index in range(_BLOCKS):
         given = (turns * width * 2**index, shape[1] // 2, shape[2] // 2)
-        built = {name: _path(name, shape, given, index == 0, turns > 1, generator) for name in paths}
+        slot = Slot(shape, given, 2, group, index == 0, {}, filter_anchors=0.5, learn_lengthscales=True)
+        built = {name: PATHS[name].build(replace(slot, start=start)) for name, start in starts.items()}
         layers[f"block{index + 1}"] = RelaxedLayer(built, stride=2)
         layers[f"relu{index + 1}"] = nn.ReLU()
         shape = given
-    if turns > 1:
+    if group is not None:
         layers["pool"] = GroupPool(turns)
     layers["flatten"] = nn.Flatten()
     layers["head"] = DensePath((shape[0] // turns,), (classes,), generator=generator)
     return AllConv(layers)
 
 
-def _path(name: str, seen: Shape, given: Shape, first: bool, turned: bool, generator: Generator) -> nn.Module:
-    # Beside group convolutions no other path has a bias: it would break the symmetry, too.
-    if name == "gconv":
-        fields = seen[0] if first else seen[0] // _TURNS, given[0] // _TURNS
-        return GroupConvPath(*fields, p4(), lifting=first, stride=2, generator=generator)
-    if name == "conv":
-        scale = RELAXATION if turned else 1.0
-        return ConvPath(seen[0], given[0], stride=2, bias=not turned, scale=scale, generator=generator)
-    if name == "sparse_conv":
-        return SparseConvPath(seen[0], given[0], learn_lengthscale=True, stride=2, generator=generator)
-    if name == "sparse":
-        return SparseFactoredPath(seen, given, learn_lengthscale=True, scale=RELAXATION, generator=generator)
-    return FactoredPath(seen, given, bias=not turned, scale=RELAXATION, generator=generator)
-
-
 def filter_network(path: nn.Module, channels: int, classes: int, generator: Generator) -> nn.Sequential:
     """A convolution, the largest value of each channel over all positions and turns, and a linear map to classes."""
-    turns = _TURNS if isinstance(path, GroupConvPath) else 1
+    turns = path.group.order if isinstance(path, GroupConvPath) else 1
     head = DensePath((channels,), (classes,), generator=generator)
     return nn.Sequential(path, nn.ReLU(), GroupPool(turns), nn.AdaptiveMaxPool2d(1), nn.Flatten(), head)
 

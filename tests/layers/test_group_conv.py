@@ -107,13 +107,13 @@ def test_expanding_over_turns_and_space_is_far_closer_to_the_exact_curvature_tha
 
 
 def test_kfac_of_a_group_convolution_is_exact_where_it_must_be(generator):
-    """One datum, one position and no mixing over turns that share: a 1-cell map whose turns are all pooled by the mean."""
+    """One datum and one cell, whose turns are averaged: then all positions that share the weight see and get the same."""
     path = GroupConvPath(2, 2, flips(), 1, lifting=True, bias=False).double()
     model = nn.Sequential(path, GroupPool(2, "mean"), nn.Flatten())
     data = (torch.randn(1, 2, 1, 1, generator=generator, dtype=torch.float64), torch.tensor([0]))
-    source = sb.laplace_evidence(model, data, sb.Categorical(), sb.TensorwisePrior(model), rule=sb.Kfac(sharing="reduce"))
+    found = sb.laplace_evidence(model, data, sb.Categorical(), sb.TensorwisePrior(model), rule=sb.Kfac(sharing="reduce"))
     exact = sb.laplace_evidence(model, data, sb.Categorical(), sb.TensorwisePrior(model), rule=sb.Ggn())
-    assert_close(source.total, exact.total)
+    assert_close(found.total, exact.total)
 
 
 @pytest.mark.parametrize(
