@@ -32,6 +32,9 @@ class RowForm(ABC):
     one_hot_inputs: bool = False
     #: Whether the map only scales its inputs (norm layers), so that its curvature is kept as a diagonal.
     elementwise: bool = False
+    #: How many transformed copies of a datum the positions are of, [copies · rest], where outputs are averaged over copies.
+    #: Rows are then averaged over copies before second moments are taken, as the outputs are.
+    copies: int = 1
 
     @abstractmethod
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
@@ -71,9 +74,9 @@ class TangentRows(RowForm):
     def __init__(self, tangent: Callable[[Tensor], Tensor]) -> None:
         self.tangent = tangent
 
-    @torch.no_grad()
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s 1 1"]:
-        return self.output_rows(self.tangent(inputs))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and inputs.requires_grad):
+            return self.output_rows(self.tangent(inputs))
 
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s 1 1"]:
         return outputs.reshape(len(outputs), -1, 1, 1)

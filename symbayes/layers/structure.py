@@ -1,14 +1,41 @@
-"""Which weight tensors a model has, and to which layer and path each belongs."""
+"""Which weight tensors a model has, and to which layer and path each belongs; and what it has beside weights."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from symbayes.groups.group import Group
 from symbayes.layers.basis import RadialBasis
 from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
+
+
+class Hyperparameter(nn.Parameter):
+    """A parameter of the model itself, such as how far it is invariant: learned by the evidence, without prior or curvature.
+
+    Not a weight: it is not integrated over. What a model computes may depend on it in any way that torch can differentiate.
+    """
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # torch would make it an nn.Parameter again
+        return Hyperparameter, (self.data, self.requires_grad)
+
+
+def hyperparameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every hyperparameter that is learned, by name."""
+    return {n: p for n, p in model.named_parameters() if isinstance(p, Hyperparameter) and p.requires_grad}
+
+
+def weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every trainable weight by name: what has a prior and curvature, and is integrated over."""
+    return {n: p for n, p in model.named_parameters() if p.requires_grad and not isinstance(p, Hyperparameter)}
+
+
+def held(model: nn.Module, *, keep_hyper: bool = False) -> dict[str, Tensor]:
+    """All parameters by name, cut off from autograd; hyperparameters not, if they are to be differentiated in."""
+    keep = keep_hyper and torch.is_grad_enabled()
+    return {n: p if keep and isinstance(p, Hyperparameter) else p.detach() for n, p in model.named_parameters()}
 
 
 @dataclass(frozen=True)
@@ -40,9 +67,7 @@ def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
     # Where a map is made of others (FactoredPath, OrbitPath), tensors belong to the whole.
     maps = [name for name, module in modules.items() if isinstance(module, LinearMap)]
     found = {}
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
+    for name, parameter in weights(model).items():
         owner, _, attribute = name.rpartition(".")
         kind: Literal["weight", "bias", "shape"] = "bias" if attribute.endswith("bias") else "weight"
         if isinstance(modules[owner], RadialBasis):

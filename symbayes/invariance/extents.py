@@ -1,0 +1,111 @@
+"""How far transformations go: an extent for each generator of a group, learned by the evidence."""
+
+from functools import cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from symbayes.groups.lie import LieGroup
+from symbayes.layers.structure import Hyperparameter
+
+#: Random tables of transformations, of which the most even is chosen.
+_CANDIDATES = 64
+
+
+class Extents(nn.Module):
+    """Transformations exp(Σ_i ε_i η_i G_i) with ε uniform on [−1, 1] and learned extents η.
+
+    Extents are stored with a sign. It means nothing where transformations go to both sides; of a generator that is one-sided, ε
+    is uniform on [0, 1] and the sign says to which side.
+
+    Args:
+        group: Whose generators they belong to.
+    """
+
+    def __init__(self, group: LieGroup) -> None:
+        super().__init__()
+        if not group.generators:
+            raise ValueError("A group needs at least one generator so that there is something to learn, got none.")
+        self.group = group
+        first = {g.extent: g for g in reversed(group.generators)}
+        self.names = tuple(dict.fromkeys(g.extent for g in group.generators))
+        self.value = Hyperparameter(torch.tensor([first[name].start for name in self.names]))
+        self._index = [self.names.index(g.extent) for g in group.generators]
+        #: Of the data last seen, in pixels.
+        self.side = 0
+        self.clamp()
+
+    def coefficients(self, draws: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
+        """ε_i η_i."""
+        return draws * self.value[self._index]
+
+    def transform(self, draws: Float[Tensor, "n_or_1 s k"], inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n s ..."]:
+        """Every datum under s transformations."""
+        self.side = self.group.side(inputs)
+        return self.group.transform(self.coefficients(draws.to(inputs)), inputs)
+
+    def even(self, samples: int, *, antithetic: bool = False) -> Float[Tensor, "1 s k"]:
+        """Fixed draws that are spread evenly: the same steps in every generator, in orders that are nearly uncorrelated."""
+        count = samples // 2 if antithetic else samples
+        return self._signed(_even_shares(count, len(self._index))[None], antithetic)
+
+    def random(self, count: int, samples: int, seed: int, *, antithetic: bool = False) -> Float[Tensor, "n s k"]:
+        """The even draws, each datum's moved around by amounts of its own: uniform on average, with little noise."""
+        half = samples // 2 if antithetic else samples
+        moves = torch.rand(count, 1, len(self._index), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return self._signed((_even_shares(half, len(self._index)) + moves) % 1, antithetic)
+
+    @torch.no_grad()
+    def clamp(self) -> None:
+        """Back within the bounds of the generators; for training, after a step."""
+        for index, name in enumerate(self.names):
+            bound = min(g.bound for g in self.group.generators if g.extent == name)
+            self.value[index].clamp_(-bound, bound)
+
+    def natural(self) -> dict[str, float]:
+        """The extents in degrees, pixels and percent.
+
+        Raises:
+            RuntimeError: If one is in pixels and no image has been seen.
+        """
+        found = {}
+        for name, value in zip(self.names, self.value.detach().tolist(), strict=True):
+            generator = next(g for g in self.group.generators if g.extent == name)
+            if generator.unit == "px" and not self.side:
+                raise RuntimeError(
+                    f"The extent {name!r} is given in pixels, and no image has been seen that says how many there are. "
+                    "Call the model on a batch first, or read extents in half sides (.value)."
+                )
+            found[name] = generator.natural(value if generator.one_sided else abs(value), self.side)
+        return found
+
+    def get_extra_state(self) -> Tensor:
+        """So that a model that was saved knows its pixels."""
+        return torch.tensor(self.side)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """What `get_extra_state` gave."""
+        self.side = int(state)
+
+    def _low(self) -> Float[Tensor, " k"]:
+        return torch.tensor([0.0 if g.one_sided else -1.0 for g in self.group.generators], dtype=torch.float64)
+
+    def _signed(self, shares: Float[Tensor, "n s k"], antithetic: bool) -> Float[Tensor, "n s k"]:
+        """Numbers in [0, 1] as draws, with the opposite of each where that is asked for."""
+        both = torch.cat([shares, 1 - shares], 1) if antithetic else shares
+        return self._low() + (1 - self._low()) * both
+
+
+@cache
+def _even_shares(count: int, k: int) -> Float[Tensor, "s k"]:
+    """Points of the unit cube that take evenly spaced steps along every axis (a Latin hypercube), of small correlation."""
+    generator = torch.Generator().manual_seed(0)
+    steps = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    best, least = steps.repeat(k, 1), float("inf")
+    for _ in range(_CANDIDATES if k > 1 and count > 1 else 0):
+        table = torch.stack([steps, *(steps[torch.randperm(count, generator=generator)] for _ in range(k - 1))])
+        worst = float((torch.corrcoef(table) - torch.eye(k)).abs().max())
+        if worst < least:
+            best, least = table, worst
+    return best.T
