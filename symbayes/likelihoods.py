@@ -82,7 +82,7 @@ class Categorical(Likelihood):
     def fisher_columns(self, outputs: Outputs) -> Columns:
         # F = diag(p) − ppᵀ = diag(q)(I − qqᵀ)diag(q) with the unit vector q = √p. The Householder reflection that takes q
         # to −e₀ has c − 1 further columns, an orthonormal basis of what is orthogonal to q: one column saved.
-        q = outputs.softmax(1).sqrt()
+        q = (outputs.log_softmax(1) / 2).exp()  # rather than a root, which has no slope at zero
         u = q.clone()
         u[:, 0] += 1
         reflection = torch.eye(q.shape[1], dtype=q.dtype, device=q.device) - u[:, :, None] * (u / (1 + q[:, :1]))[:, None]
@@ -91,7 +91,7 @@ class Categorical(Likelihood):
     def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
         # F = MMᵀ also with M = (I − p1ᵀ) diag(√p), which needs no reflection.
         p = outputs.softmax(1)
-        signed = p.sqrt() * _signs((samples, *p.shape), outputs, generator)
+        signed = (outputs.log_softmax(1) / 2).exp() * _signs((samples, *p.shape), outputs, generator)
         return ((signed - p * signed.sum(-1, keepdim=True)) / samples**0.5)[None]
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
@@ -128,13 +128,11 @@ class Bernoulli(Likelihood):
         return -functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(1)
 
     def fisher_columns(self, outputs: Outputs) -> Columns:
-        p = outputs.sigmoid()
-        return torch.diag_embed((p * (1 - p)).sqrt()).permute(1, 0, 2)[None]
+        return torch.diag_embed(_bernoulli_root(outputs)).permute(1, 0, 2)[None]
 
     def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
-        p = outputs.sigmoid()
-        signs = _signs((samples, *p.shape), outputs, generator)
-        return ((p * (1 - p)).sqrt() * signs / samples**0.5)[None]
+        signs = _signs((samples, *outputs.shape), outputs, generator)
+        return (_bernoulli_root(outputs) * signs / samples**0.5)[None]
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
         return targets.to(outputs.dtype) - outputs.sigmoid()
@@ -236,6 +234,11 @@ class Gaussian(Likelihood):
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
         return {"squared error": (outputs - targets).square().mean(1)}
+
+
+def _bernoulli_root(outputs: Outputs) -> Outputs:
+    """√(p (1 − p)), with a slope where it is nearly zero."""
+    return ((functional.logsigmoid(outputs) + functional.logsigmoid(-outputs)) / 2).exp()
 
 
 def _signs(shape: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:

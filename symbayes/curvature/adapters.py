@@ -10,7 +10,7 @@ from functools import partial
 from math import prod
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -97,6 +97,41 @@ class NormRows(RowForm):
         if self.channels_first:
             return outputs.flatten(2).transpose(1, 2)[..., None] if outputs.ndim > 2 else outputs[:, None, :, None]
         return outputs.reshape(len(outputs), -1, prod(self.features), 1)
+
+
+class FoldedRows(RowForm):
+    """A map inside an orbit average, which sees copies of every datum side by side: they become positions of that datum.
+
+    Args:
+        form: Of the map on its own.
+        fold: Copies of each datum in a batch.
+    """
+
+    def __init__(self, form: RowForm, fold: int) -> None:
+        self.form, self.fold, self.copies = form, fold, fold * form.copies
+        self.one_hot_inputs, self.elementwise = form.one_hot_inputs, form.elementwise
+
+    @property
+    def arrangements(self) -> Int[Tensor, "g d_in"] | None:
+        return self.form.arrangements
+
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
+        return self._folded(self.form.input_rows(inputs))
+
+    def distinct_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d"]:
+        return self._folded(self.form.distinct_rows(inputs))
+
+    def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
+        return self._folded(self.form.output_rows(outputs))
+
+    def weight_from_rows(self, rows: Float[Tensor, "*batch block d_out d_in"]) -> Tensor:
+        return self.form.weight_from_rows(rows)
+
+    def bias_from_rows(self, rows: Float[Tensor, "*batch block d_out"]) -> Float[Tensor, "*batch p"]:
+        return self.form.bias_from_rows(rows)
+
+    def _folded(self, rows: Float[Tensor, "m s block d"]) -> Float[Tensor, "n s2 block d"]:
+        return rows.unflatten(0, (-1, self.fold)).flatten(1, 2)
 
 
 def row_form(module: nn.Module) -> RowForm | None:

@@ -1,23 +1,26 @@
 """What every map of a model saw and gave in one forward pass, and the gradients of outputs with respect to it.
 
 Only gradients of *outputs of maps* are asked of autograd. Weights are detached, so the backward pass never computes weight
-gradients, which is what makes this several times cheaper than a gradient for each column.
+gradients, which is what makes this several times cheaper than a gradient for each column. Where the forward pass depends on
+more than weights, all of it can be captured with a graph (`differentiable`), so that curvature can be differentiated in turn.
 """
 
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from types import TracebackType
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symbayes.curvature.adapters import ATTENTION_MAPS, ConvRows, LinearRows, attention_forward, row_form
+from symbayes.curvature.adapters import ATTENTION_MAPS, ConvRows, FoldedRows, LinearRows, attention_forward, row_form
 from symbayes.curvature.evaluate import evaluating
+from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.path import RowForm, Shaped
-from symbayes.layers.structure import weight_tensors
+from symbayes.layers.structure import held, weight_tensors, weights
 
 #: Gradients of several columns travel together as long as they stay below this many numbers; on a CPU, in its cache.
 COLUMN_BUDGET, COLUMN_BUDGET_CPU = 2**24, 2**20
@@ -37,6 +40,8 @@ class Site:
     bias: str | None
     #: The module whose inputs and outputs it is about, and which the row forms of its shape parameters share.
     module: str
+    #: Copies of each datum that the module sees in a batch, inside an orbit average.
+    fold: int = 1
 
 
 @dataclass(frozen=True)
@@ -56,35 +61,48 @@ def find_sites(model: nn.Module) -> Sites:
     trainable = set(weight_tensors(model))
     _refuse_shared(model)
     maps: dict[str, Site] = {}
+    averages = {f"{name}.net." if name else "net.": m for name, m in model.named_modules() if isinstance(m, OrbitAverage)}
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
+        fold = prod(average.samples for inside, average in averages.items() if prefix.startswith(inside))
+        add = partial(_add, maps, trainable, fold)
         if isinstance(module, nn.MultiheadAttention) and module._qkv_same_embed_dim:
             for map_name, weight, bias in ATTENTION_MAPS:
                 shown = f"{prefix}{map_name}"
-                _add(maps, Site(shown, LinearRows(), f"{prefix}{weight}", f"{prefix}{bias}", shown), trainable)
+                add(Site(shown, LinearRows(), f"{prefix}{weight}", f"{prefix}{bias}", shown))
         elif name not in maps and (form := row_form(module)) is not None:
-            _add(maps, Site(name, form, f"{prefix}weight", f"{prefix}bias", name), trainable)
+            add(Site(name, form, f"{prefix}weight", f"{prefix}bias", name))
         if isinstance(module, Shaped):
             for tensor, form in module.shape_rows().items():
-                _add(maps, Site(f"{prefix}{tensor}", form, f"{prefix}{tensor}", None, name), trainable)
+                add(Site(f"{prefix}{tensor}", form, f"{prefix}{tensor}", None, name))
     covered = {tensor for site in maps.values() for tensor in (site.weight, site.bias)}
     return Sites(maps, tuple(name for name in weight_tensors(model) if name not in covered))
 
 
-def _add(maps: dict[str, Site], site: Site, trainable: set[str]) -> None:
+def _add(maps: dict[str, Site], trainable: set[str], fold: int, site: Site) -> None:
     weight, bias = (name if name in trainable else None for name in (site.weight, site.bias))
     if weight or bias:
-        maps[site.name] = replace(site, weight=weight, bias=bias)
+        form = FoldedRows(site.form, fold) if fold > 1 else site.form
+        maps[site.name] = replace(site, form=form, weight=weight, bias=bias, fold=fold)
 
 
 def _refuse_shared(model: nn.Module) -> None:
     first: dict[int, str] = {}
+    trainable = {id(parameter) for parameter in weights(model).values()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        if parameter.requires_grad and first.setdefault(id(parameter), name) != name:
+        if id(parameter) in trainable and first.setdefault(id(parameter), name) != name:
             raise RuntimeError(
                 f"Parameter {name!r} is the same tensor as {first[id(parameter)]!r}. The curvature of weights that are shared "
                 "between modules is not known to the row form; give each module its own, or freeze it (requires_grad=False)."
             )
+
+
+def is_differentiable(model: nn.Module, inputs: Tensor) -> bool:
+    """Whether gradients are on and outputs depend on more than weights: on hyperparameters, inputs, other tensors of a user."""
+    if not torch.is_grad_enabled():
+        return False
+    outputs: Tensor = torch.func.functional_call(model, held(model, differentiable=True), (inputs[:1],))
+    return outputs.requires_grad
 
 
 class Capture:
@@ -92,6 +110,8 @@ class Capture:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        #: Whether what is captured keeps its graph; may be set before a forward pass.
+        self.differentiable = False
         self.sites = find_sites(model)
         #: The maps of every module that is recorded.
         self._of_module: dict[str, list[Site]] = {}
@@ -112,7 +132,7 @@ class Capture:
                 module.forward = attention_forward(module, partial(self._show, name), name)  # type: ignore[method-assign]
                 self._undo.callback(module.__dict__.pop, "forward")
             elif name in self._of_module:
-                form = self._of_module[name][0].form
+                form = row_form(module)
                 if isinstance(form, ConvRows) and form.module.padding_mode == "circular":
                     module.forward = form.forward
                     self._undo.callback(module.__dict__.pop, "forward")
@@ -156,11 +176,11 @@ class Capture:
     def _run(self, inputs: Tensor) -> Tensor | None:
         """A recorded forward pass; None if an operation in place (nn.ReLU(inplace=True)) changed what a map gave."""
         self.inputs, self.outputs, self._size = {}, {}, len(inputs)
-        weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        tensors = held(self.model, self.differentiable)
         self._recording = True
         try:
             with torch.enable_grad():
-                outputs: Tensor = torch.func.functional_call(self.model, weights, (inputs,))
+                outputs: Tensor = torch.func.functional_call(self.model, tensors, (inputs,))
         except RuntimeError as error:
             if self._copying or "in-place operation" not in str(error):
                 raise
@@ -183,7 +203,9 @@ class Capture:
         for index, (part, chunk) in enumerate(chunks):
             keep = index + 1 < len(chunks)
             to_maps = partial(self._deliver, partial(deliver, part))
-            if len(chunk) == 1:
+            if self.differentiable:
+                found = self._with_graph(outputs, chunk, to_maps)
+            elif len(chunk) == 1:
                 found = self._one_column(outputs, chunk[0], keep, to_maps)
             else:
                 found = self._many_columns(outputs, chunk, keep, to_maps)
@@ -223,6 +245,17 @@ class Capture:
             deliver(name, gradient)
         return set(found)
 
+    def _with_graph(self, outputs: Tensor, columns: Tensor, deliver: Callable[[str, Tensor], None]) -> set[str]:
+        """Gradients that can be differentiated in turn; the maps whose gradients were delivered."""
+        found: set[str] = set()
+        for column in columns:
+            gradients = torch.autograd.grad(outputs, list(self.outputs.values()), column, create_graph=True, allow_unused=True)
+            for name, gradient in zip(self.outputs, gradients, strict=True):
+                if gradient is not None:
+                    deliver(name, gradient[None])
+                    found.add(name)
+        return found
+
     def _hook(self, name: str, _: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
         return self._record(name, inputs[0], outputs)
 
@@ -237,14 +270,16 @@ class Capture:
                 f"Module {name!r} ran twice in one forward pass. The curvature of weights shared between calls is not known "
                 "to the row form; give each call a module of its own."
             )
-        if len(inputs) != self._size or len(outputs) != self._size:
+        size = self._size * self._of_module[name][0].fold
+        if len(inputs) != size or len(outputs) != size:
             raise RuntimeError(
                 f"Module {name!r} must get the data along its first axis so that its curvature is of each datum: there are "
-                f"{self._size}, got inputs of shape {tuple(inputs.shape)}. Keep the batch first ([n, positions, features]); "
+                f"{size}, got inputs of shape {tuple(inputs.shape)}. Keep the batch first ([n, positions, features]); "
                 "expand what is the same for all data to it, or make it an nn.Parameter."
             )
         if not outputs.requires_grad:
             outputs.requires_grad_()
         self.outputs[name] = outputs
-        self.inputs |= dict.fromkeys((site.name for site in self._of_module[name]), inputs.detach())
+        seen = inputs if self.differentiable else inputs.detach()
+        self.inputs |= dict.fromkeys((site.name for site in self._of_module[name]), seen)
         return outputs.clone() if self._copying else outputs

@@ -1,5 +1,6 @@
 """The exact diagonal of the generalised Gauss–Newton matrix, from rows."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -10,7 +11,7 @@ from symbayes.curvature.blocks import Block, DiagonalBlock
 from symbayes.curvature.capture import Site, find_sites
 from symbayes.curvature.fisher import ExactFisher, Fisher
 from symbayes.curvature.rule import BlockCurvature, Rule
-from symbayes.curvature.sweep import Accumulator, bias_gradients, gradient_rows, sweep, weight_gradients
+from symbayes.curvature.sweep import Accumulator, bias_gradients, gradient_rows, swept_curvature, weight_gradients
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
 
@@ -30,11 +31,11 @@ class Diagonal(Rule):
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> BlockCurvature:
-        accumulators = {name: DiagonalAccumulator(site) for name, site in find_sites(model).maps.items()}
-        blocks, log_likelihood = sweep(
-            model, data, likelihood, self.fisher, accumulators, batch_size=self.batch_size, generator=generator
-        )
-        return BlockCurvature(blocks, log_likelihood, str(self))
+        sites = find_sites(model).maps
+        return swept_curvature(
+            model, data, likelihood, self.fisher, lambda: {name: DiagonalAccumulator(site) for name, site in sites.items()},
+            batch_size=self.batch_size, generator=generator, estimator=str(self),
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return f"diagonal ({self.fisher})"
@@ -62,10 +63,14 @@ class DiagonalAccumulator(Accumulator):
                 squares = torch.stack([weight_gradients(self.rows, r[None]).square().sum((0, 1)) for r in rows]).sum(0)
             self._add(self.site.weight, part, self.site.form.weight_from_rows(squares))
 
-    def blocks(self, scales: Float[Tensor, " k"]) -> dict[str, Block]:
+    def sums(self) -> dict[str, Tensor]:
+        return {f"{part} {name}": squares for (name, part), squares in self.squares.items()}
+
+    def blocks(self, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> dict[str, Block]:
         found: dict[str, Tensor] = {}
-        for (name, part), squares in self.squares.items():
-            term = scales[part].to(squares) * squares
+        for key, squares in sums.items():
+            part, _, name = key.partition(" ")
+            term = scales[int(part)].to(squares) * squares
             found[name] = found[name] + term if name in found else term
         return {name: DiagonalBlock(diagonal) for name, diagonal in found.items()}
 

@@ -54,7 +54,7 @@ class EmpiricalFisher(Fisher):
     """Scores of the targets observed. Cheap and biased: it shrinks as the fit improves. Not differentiated in the noise."""
 
     def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns:
-        return likelihood.score(outputs, targets).detach()[None, None]
+        return likelihood.score(outputs, targets)[None, None]
 
     def scales(self, likelihood: Likelihood) -> Float[Tensor, " k"]:
         return torch.ones(1)

@@ -10,16 +10,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from symbayes.layers.structure import held
+
 
 def free_gradients(
-    model: nn.Module, names: Sequence[str], inputs: Tensor, columns: Float[Tensor, "v n c"]
+    model: nn.Module, names: Sequence[str], inputs: Tensor, columns: Float[Tensor, "v n c"], *, differentiable: bool = False
 ) -> dict[str, Float[Tensor, "v n p"]]:
-    """∂(column · outputs of a datum)/∂(free tensor), flattened, for every datum on its own.
+    """∂(column · outputs of a datum)/∂(free tensor), flattened, for every datum on its own; with a graph if that is asked for.
 
     Raises:
         RuntimeError: If torch cannot differentiate the model datum by datum, naming the tensors.
     """
-    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    tensors = held(model, differentiable)
     chosen = {name: tensors.pop(name) for name in names}
 
     def of_one(datum: Tensor, column: Float[Tensor, " c"]) -> dict[str, Tensor]:
@@ -47,7 +49,7 @@ def refuse_unused(model: nn.Module, names: Sequence[str], inputs: Tensor) -> Non
     Raises:
         RuntimeError: Naming the first.
     """
-    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    tensors = held(model, differentiable=False)
     chosen = [tensors[name].requires_grad_() for name in names]
     with torch.enable_grad():
         outputs: Tensor = functional_call(model, tensors, (inputs,))

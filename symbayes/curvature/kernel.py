@@ -5,18 +5,21 @@ bounded from below (Immer et al. 2023). The Gram matrices are computed once; pre
 M × M determinant.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
+from torch.func import functional_call
 
 from symbayes.curvature.evaluate import evaluating, log_likelihood
 from symbayes.curvature.ggn import jacobians
-from symbayes.curvature.rule import Curvature, Precisions, Rule
+from symbayes.curvature.replay import Precisions
+from symbayes.curvature.rule import Curvature, Rule
 from symbayes.data.source import Batch, DataSource
-from symbayes.layers.structure import weight_tensors
+from symbayes.layers.structure import held, weight_tensors
 from symbayes.likelihoods import Likelihood
 
 
@@ -45,22 +48,36 @@ class Kernel(Rule):
         grams: list[Gram] = []
         seen = 0
         total: Tensor = torch.zeros(())
+        for inputs, targets in self._subsets(data, generator):
+            total = total + self._log_likelihood(model, likelihood, inputs, targets)
+            if self.subsets is None or len(grams) < self.subsets:
+                grams.append(self._gram(model, sizes, likelihood, inputs))
+                seen += len(inputs)
+
+        def pieces(generator: Generator | None) -> Iterator[tuple[Gram, Tensor]]:
+            for inputs, targets in islice(self._subsets(data, generator), self.subsets):
+                with torch.enable_grad():
+                    fit = self._log_likelihood(model, likelihood, inputs, targets)
+                    yield self._gram(model, sizes, likelihood, inputs), fit
+
+        return KernelCurvature(grams, seen, data.size, total, str(self), pieces)
+
+    def _subsets(self, data: DataSource, generator: Generator | None) -> Iterator[Batch]:
         shuffle = generator if generator is not None else torch.Generator().manual_seed(0)
+        return _regrouped(data.batches(self.subset, generator=shuffle), self.subset)
+
+    def _log_likelihood(self, model: nn.Module, likelihood: Likelihood, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
+        tensors = held(model, differentiable=True)
         with evaluating(model):
-            for inputs, targets in _regrouped(data.batches(self.subset, generator=shuffle), self.subset):
-                with torch.no_grad():
-                    outputs = torch.cat([model(part) for part in inputs.split(self.batch_size)])
-                total = total + log_likelihood(likelihood, inputs, outputs, targets)
-                if self.subsets is None or len(grams) < self.subsets:
-                    grams.append(self._gram(model, sizes, likelihood, inputs))
-                    seen += len(inputs)
-        return KernelCurvature(grams, data.size / seen, total, str(self))
+            outputs = torch.cat([functional_call(model, tensors, (part,)) for part in inputs.split(self.batch_size)])
+        return log_likelihood(likelihood, inputs, outputs, targets)
 
     def _gram(self, model: nn.Module, sizes: dict[str, int], likelihood: Likelihood, inputs: Tensor) -> "Gram":
         rows: list[Tensor] = []
-        for part in inputs.split(self.batch_size):
-            outputs, J = jacobians(model, list(sizes), part)
-            rows.append(torch.einsum("kvnc,ncp->knvp", likelihood.fisher_columns(outputs), J).flatten(1, 2))
+        with evaluating(model):
+            for part in inputs.split(self.batch_size):
+                outputs, J = jacobians(model, list(sizes), part, differentiable=True)
+                rows.append(torch.einsum("kvnc,ncp->knvp", likelihood.fisher_columns(outputs), J).flatten(1, 2))
         together = torch.cat(rows, dim=1)
         scale = likelihood.scales().to(together).sqrt().repeat_interleave(together.shape[1])
         by_tensor = together.flatten(0, 1).split(list(sizes.values()), dim=1)
@@ -100,27 +117,42 @@ class Gram:
         K = sum((K_l.double() / precisions[name] for name, K_l in self.by_tensor.items()), torch.zeros(()))
         return torch.eye(len(self.row_scale), device=self.row_scale.device) + self.scaled(torch.as_tensor(K))
 
+    def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
+        """log|I + Σ_l K_l / δ_l|."""
+        return 2 * torch.linalg.cholesky(self.kernel(precisions)).diagonal().log().sum()
+
 
 @dataclass(frozen=True)
 class KernelCurvature(Curvature):
-    """Gram matrices by tensor for each subset; `factor` scales from the data seen to all the data."""
+    """Gram matrices by tensor for each subset, of so many of the data."""
 
     grams: list[Gram]
-    factor: float
+    seen: int
+    num_data: int
     log_likelihood: Float[Tensor, ""]
     estimator: str
+    #: Other subsets: their Gram matrix and log-likelihood, with a graph.
+    pieces: Callable[[Generator | None], Iterator[tuple[Gram, Tensor]]]
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
         total: Tensor = torch.zeros(())
         for gram in self.grams:
-            total = total + 2 * torch.linalg.cholesky(gram.kernel(precisions)).diagonal().log().sum()
-        return self.factor * total.to(self.grams[0].row_scale)
+            total = total + gram.log_det(precisions)
+        return self.num_data / self.seen * total.to(self.grams[0].row_scale)
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         found: dict[str, Tensor] = {}
         for gram in self.grams:
             inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram.kernel(precisions)))
             for name, K in gram.by_tensor.items():
-                term = self.factor * (inverse * gram.scaled(K)).sum().to(K) / precisions[name]
+                term = self.num_data / self.seen * (inverse * gram.scaled(K)).sum().to(K) / precisions[name]
                 found[name] = found[name] + term if name in found else term
         return found
+
+    def surrogates(
+        self, precisions: Precisions, share: float = 1.0, generator: Generator | None = None
+    ) -> Iterator[Float[Tensor, ""]]:
+        # How many data are used is a setting of the rule: the bound itself is of subsets.
+        held = {name: precision.detach() for name, precision in precisions.items()}
+        for gram, fit in self.pieces(generator):
+            yield self.num_data / self.seen * (fit - gram.log_det(held) / 2)

@@ -8,9 +8,14 @@ The one owner of the scale of Kronecker factors. With n data and s positions,
 (Martens and Grosse 2015; Grosse and Martens 2016; Eschenhagen et al. 2023; ELLA, section 5.) A is averaged and G summed,
 so factors of two batches must not be added as they are: A is kept as a sum until the end. A bias has the exact block
 Σ_n (Σ_s g)(Σ_s g)ᵀ. Both are exact for a single datum without sharing, and for linear networks.
+
+Inside an orbit average every datum comes in copies, whose outputs are averaged. They are reduced, whatever is done with other
+positions: ā is the mean and ĝ the sum over copies (LILA). So the curvature falls as invariance smooths what a map sees, from
+which the evidence learns invariance; and it is that of the plain network where all copies are the same.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Literal
@@ -25,7 +30,7 @@ from symbayes.curvature.diagonal import DiagonalAccumulator
 from symbayes.curvature.fisher import ExactFisher, Fisher
 from symbayes.curvature.moment import SecondMoment
 from symbayes.curvature.rule import BlockCurvature, Rule
-from symbayes.curvature.sweep import Accumulator, sweep
+from symbayes.curvature.sweep import Accumulator, swept_curvature
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
 
@@ -66,11 +71,10 @@ class Kfac(Rule):
             if not any(fnmatch(site.weight or "", pattern) for site in sites.values()):
                 known = ", ".join(site.weight for site in sites.values() if site.weight)
                 raise ValueError(f"diagonal must name weights of the model; {pattern!r} matches none of {known}.")
-        accumulators = {name: self.accumulator(site) for name, site in sites.items()}
-        blocks, log_likelihood = sweep(
-            model, data, likelihood, self.fisher, accumulators, batch_size=self.batch_size, generator=generator
-        )
-        return BlockCurvature(blocks, log_likelihood, str(self))
+        return swept_curvature(
+            model, data, likelihood, self.fisher, lambda: {name: self.accumulator(site) for name, site in sites.items()},
+            batch_size=self.batch_size, generator=generator, estimator=str(self),
+        )  # fmt: skip
 
     def accumulator(self, site: Site) -> Accumulator:
         """What collects the curvature of a map under these settings."""
@@ -101,19 +105,24 @@ class KroneckerAccumulator(Accumulator):
         # In chunks, so that rows stay in the cache.
         budget = ROW_BUDGET_CPU if inputs.device.type == "cpu" else ROW_BUDGET
         rows_of = form.input_rows if self.reduce else form.distinct_rows
-        at_once = max(1, budget // max(1, rows_of(inputs[:1]).numel()))
-        for chunk in torch.split(inputs, at_once):
+        fold = self.site.fold
+        at_once = max(1, budget // max(1, rows_of(inputs[:fold]).numel()))
+        for chunk in torch.split(inputs, at_once * fold):
             rows = rows_of(chunk)
+            if form.copies > 1:
+                rows = rows.unflatten(1, (form.copies, -1)).mean(1)
             rows = rows.mean(1, keepdim=True) if self.reduce else rows
             self.seen += rows.shape[0] * rows.shape[1]
-            if form.one_hot_inputs and not self.reduce:
+            if form.one_hot_inputs and not self.reduce and form.copies == 1:
                 counts = rows.sum((0, 1))
-                self.counts = counts if self.counts is None else self.counts.add_(counts)
+                self.counts = counts if self.counts is None else self.counts + counts
             else:
                 self.A.add(rows)
 
     def add(self, part: int, gradients: Float[Tensor, "v n *rest"]) -> None:
         rows = self.site.form.output_rows(gradients.flatten(0, 1))
+        if self.site.form.copies > 1:
+            rows = rows.unflatten(1, (self.site.form.copies, -1)).sum(1)
         if self.reduce and rows.shape[1] > 1:
             rows = rows.sum(1, keepdim=True)
         # Without sharing the exact block of the bias is G itself; then it is not collected twice.
@@ -123,17 +132,25 @@ class KroneckerAccumulator(Accumulator):
         if self.site.bias is not None and not bias_is_output:
             self.bias[part].add(self.site.form.bias_from_rows(rows.sum(1))[:, None, None])
 
-    def blocks(self, scales: Float[Tensor, " k"]) -> dict[str, Block]:
+    def sums(self) -> dict[str, Tensor]:
+        found = {f"G{part}": moment.sum for part, moment in self.G.items()}
+        found |= {f"bias{part}": moment.sum for part, moment in self.bias.items()}
+        if self.counts is not None:
+            return {**found, "counts": self.counts}
+        return {**found, "A": self.A.sum} if self.seen else found
+
+    def blocks(self, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> dict[str, Block]:
         found: dict[str, Block] = {}
         site = self.site
-        output = Factor(_scaled(self.G, scales), False, site.weight or str(site.bias)) if self.G else None
+        G, bias = _scaled("G", sums, scales), _scaled("bias", sums, scales)
+        output = Factor(G, False, site.weight or str(site.bias)) if G is not None else None
         if site.weight is not None and output is not None:
             pooled = Factor(output.matrices.mean(0, keepdim=True), False, output.name) if self.pool else output
-            total = self._arranged(self.A.sum) if self.counts is None else self.counts
-            A = Factor(total / self.seen, self.counts is not None, site.weight)
+            total = sums["counts"] if "counts" in sums else self._arranged(sums["A"])
+            A = Factor(total / self.seen, "counts" in sums, site.weight)
             found[site.weight] = KroneckerBlock(pooled, A, transposed=site.form.one_hot_inputs)
         if site.bias is not None:
-            own = Factor(_scaled(self.bias, scales), False, site.bias) if self.bias else output
+            own = Factor(bias, False, site.bias) if bias is not None else output
             if own is not None:
                 found[site.bias] = DenseBlock(own)
         return found
@@ -149,6 +166,10 @@ class KroneckerAccumulator(Accumulator):
         return total / len(ways)
 
 
-def _scaled(parts: dict[int, SecondMoment], scales: Float[Tensor, " k"]) -> Tensor:
-    stacked = torch.stack([parts[part].sum for part in sorted(parts)])
+def _scaled(name: str, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> Tensor | None:
+    """The parts of a factor, each times its scale; None where nothing was collected."""
+    parts = [sums[f"{name}{part}"] for part in range(len(scales)) if f"{name}{part}" in sums]
+    if not parts:
+        return None
+    stacked = torch.stack(parts)
     return torch.einsum("k,k...->...", scales.to(stacked), stacked)

@@ -8,7 +8,7 @@ With B = Δ^-½ H Δ^-½ and random signs z, k steps of Lanczos give a k × k tr
 γ_l = mean z_lᵀ (z − (I + B)⁻¹ z)_l. Correlations between layers are kept, at any size; a product costs about two gradients.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -18,12 +18,15 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
 from symbayes.curvature.evaluate import evaluating, log_likelihood
-from symbayes.curvature.rule import Curvature, Precisions, Rule
+from symbayes.curvature.replay import Precisions, some_batches
+from symbayes.curvature.rule import Curvature, Rule
 from symbayes.data.source import DataSource
-from symbayes.layers.structure import weight_tensors
+from symbayes.layers.structure import held, weight_tensors
 from symbayes.likelihoods import Likelihood
 
 Product = Callable[[Float[Tensor, " p"]], Float[Tensor, " p"]]
+#: Vectors x and z in the space of weights.
+Pairs = Sequence[tuple[Float[Tensor, " p"], Float[Tensor, " p"]]]
 
 
 @dataclass(frozen=True)
@@ -48,26 +51,42 @@ class Lanczos(Rule):
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> "LanczosCurvature":
         sizes = {name: tensor.size for name, tensor in weight_tensors(model).items()}
+        # As they are now: products are asked for later, when weights and noise may have moved.
         weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+        frozen = deepcopy(likelihood).requires_grad_(False)
         example = next(iter(weights.values()))
         signs = torch.randint(0, 2, (self.probes, sum(sizes.values())), generator=generator)
         total: Tensor = torch.zeros(())
         with evaluating(model):
             for inputs, targets in data.batches(self.batch_size):
-                with torch.no_grad():
-                    outputs = model(inputs)
+                outputs = functional_call(model, held(model, differentiable=True), (inputs,))
                 total = total + log_likelihood(likelihood, inputs, outputs, targets)
-        # As it is now: the product is called later, when the noise may have moved.
-        frozen = deepcopy(likelihood).requires_grad_(False)
 
         def product(vector: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
             return ggn_product(model, weights, sizes, data, frozen, vector, self.batch_size)
 
+        def forms(pairs: Pairs, share: float, generator: Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
+            for (inputs, targets), scale in some_batches(data, self.batch_size, share, generator):
+                with torch.enable_grad():
+                    form, outputs = ggn_form(model, sizes, frozen, pairs, inputs)
+                    yield scale * form, scale * log_likelihood(likelihood, inputs, outputs, targets)
+
         probes = (2.0 * signs - 1).to(example)
-        return LanczosCurvature(product, sizes, probes, self.steps, likelihood.scales(), total, str(self))
+        return LanczosCurvature(product, forms, sizes, probes, self.steps, likelihood.scales(), total, str(self))
 
     def __str__(self) -> str:
         return f"full GGN by Lanczos ({self.probes} probe{'s' if self.probes > 1 else ''}, {self.steps} steps)"
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What Lanczos found under some precisions."""
+
+    #: log|I + B| by probe.
+    values: Float[Tensor, " probe"]
+    gamma: dict[str, Float[Tensor, ""]]
+    #: Δ^-½ (I + B)⁻¹ z over the number of probes, and Δ^-½ z: with them tr (I + B)⁻¹ ∂B ≈ Σ xᵀ ∂H z.
+    pairs: Pairs
 
 
 class LanczosCurvature(Curvature):
@@ -76,6 +95,7 @@ class LanczosCurvature(Curvature):
     def __init__(
         self,
         product: Product,
+        forms: Callable[[Pairs, float, Generator | None], Iterator[tuple[Tensor, Tensor]]],
         sizes: dict[str, int],
         probes: Float[Tensor, "probe p"],
         steps: int,
@@ -83,13 +103,13 @@ class LanczosCurvature(Curvature):
         log_likelihood: Float[Tensor, ""],
         estimator: str,
     ) -> None:
-        self.product, self.sizes, self.probes, self.steps, self.scales = product, sizes, probes, steps, scales
-        self.log_likelihood, self.estimator = log_likelihood, estimator
-        self._last: tuple[tuple[float, ...], Tensor, dict[str, Tensor]] | None = None
+        self.product, self.forms, self.sizes, self.probes, self.steps = product, forms, sizes, probes, steps
+        self.scales, self.log_likelihood, self.estimator = scales, log_likelihood, estimator
+        self._last: tuple[tuple[float, ...], Solution] | None = None
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
-        values, gamma = self._solve(precisions)
-        value = values.mean()
+        solution = self._solve(precisions)
+        value, gamma = solution.values.mean(), solution.gamma
         # ∂ log|I + HΔ⁻¹| / ∂ log δ_l = −γ_l, hung on the value so that autograd finds it.
         for name, precision in precisions.items():
             value = value - gamma[name] * (precision.log() - precision.detach().log())
@@ -102,23 +122,32 @@ class LanczosCurvature(Curvature):
                 )
             scale = self.scales[0]
             value = value + sum(gamma.values()) * (scale.log() - scale.detach().log())
+        if torch.is_grad_enabled() and self.log_likelihood.requires_grad:  # there may be more than weights to differentiate in
+            for form, _ in self.forms(solution.pairs, 1.0, None):
+                value = value + form - form.detach()
         return value
+
+    def surrogates(
+        self, precisions: Precisions, share: float = 1.0, generator: Generator | None = None
+    ) -> Iterator[Float[Tensor, ""]]:
+        for form, fit in self.forms(self._solve(precisions).pairs, share, generator):
+            yield fit - form / 2
 
     def standard_error(self, precisions: Precisions) -> float:
         """Of the log-determinant, from the spread over probes; nan for a single one."""
-        values, _ = self._solve(precisions)
+        values = self._solve(precisions).values
         return float(values.std() / len(values) ** 0.5)
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
-        return self._solve(precisions)[1]
+        return self._solve(precisions).gamma
 
-    def _solve(self, precisions: Precisions) -> tuple[Float[Tensor, " probe"], dict[str, Tensor]]:
+    def _solve(self, precisions: Precisions) -> "Solution":
         key = tuple(float(precisions[name].detach()) for name in self.sizes)
         if self._last is not None and self._last[0] == key:
-            return self._last[1], self._last[2]
+            return self._last[1]
         spread = [precisions[name].detach().to(self.probes).expand(size) for name, size in self.sizes.items()]
         root = torch.cat(spread).rsqrt()
-        values, spent = [], torch.zeros_like(root)
+        values, spent, pairs = [], torch.zeros_like(root), []
         for z in self.probes:
             Q, T = tridiagonalise(lambda v: root * self.product(root * v), z, self.steps)
             theta, S = torch.linalg.eigh(T)
@@ -127,10 +156,11 @@ class LanczosCurvature(Curvature):
             values.append((norm**2 * (S[0].square() * theta.log1p()).sum()).to(z))
             solution = norm * Q.T @ (S @ (S[0] / (1 + theta))).to(Q)
             spent += z * (z - solution) / len(self.probes)
+            pairs.append((root * solution / len(self.probes), root * z))
         parts = spent.split(list(self.sizes.values()))
         gamma = {name: part.sum().clamp(min=0) for name, part in zip(self.sizes, parts, strict=True)}
-        self._last = (key, torch.stack(values), gamma)
-        return self._last[1], gamma
+        self._last = (key, Solution(torch.stack(values), gamma, pairs))
+        return self._last[1]
 
 
 def tridiagonalise(
@@ -188,3 +218,30 @@ def ggn_product(
             (pulled,) = vjp(outputs_at, chosen)[1](LJv)
             total += torch.cat([pulled[name].flatten() for name in sizes])
     return total
+
+
+def ggn_form(
+    model: nn.Module, sizes: dict[str, int], likelihood: Likelihood, pairs: Pairs, inputs: Tensor
+) -> tuple[Float[Tensor, ""], Float[Tensor, "n c"]]:
+    """Σ xᵀ H z over pairs for one batch, and its outputs; differentiable in what the forward pass depends on beside weights."""
+    fixed = held(model, differentiable=True)
+    chosen = {name: fixed.pop(name) for name in sizes}
+
+    def outputs_at(tensors: dict[str, Tensor]) -> Tensor:
+        found: Tensor = functional_call(model, {**fixed, **tensors}, (inputs,))
+        return found
+
+    def along(vector: Float[Tensor, " p"]) -> tuple[Tensor, Tensor]:
+        pieces = zip(sizes, vector.split(list(sizes.values())), strict=True)
+        found = jvp(outputs_at, (chosen,), ({name: piece.view_as(chosen[name]) for name, piece in pieces},))
+        return found[0], found[1]
+
+    total: Tensor = torch.zeros(())
+    outputs: Tensor = torch.zeros(())
+    with evaluating(model):
+        for x, z in pairs:
+            outputs, Jx = along(x)
+            _, Jz = along(z)
+            columns = likelihood.fisher_columns(outputs) * likelihood.scales().sqrt()[:, None, None, None].to(outputs)
+            total = total + (torch.einsum("kvnc,nc->kvn", columns, Jx) * torch.einsum("kvnc,nc->kvn", columns, Jz)).sum()
+    return total, outputs

@@ -16,6 +16,10 @@ class SecondMoment:
     def add(self, rows: Float[Tensor, "n s block d"]) -> None:
         """Add rows; nothing is copied when data and positions are adjacent in memory."""
         columns = rows.permute(2, 3, 0, 1).flatten(2)  # [block, d, n·s]
+        if columns.requires_grad:  # what is to be differentiated is not overwritten
+            moment = columns @ columns.transpose(1, 2)
+            self._total = moment if self._total is None else self._total + moment
+            return
         beta = 0 if self._total is None else 1
         if self._total is None:
             self._total = columns.new_empty(len(columns), columns.shape[1], columns.shape[1])
@@ -35,7 +39,7 @@ class SecondMoment:
         """
         if self._total is None:
             raise RuntimeError("No batch was added.")
-        if self._total.shape[1] >= _LARGE:
+        if self._total.shape[1] >= _LARGE and not self._total.requires_grad:
             for start, stop in _strips(self._total.shape[1]):
                 self._total[:, :start, start:stop] = self._total[:, start:stop, :start].transpose(1, 2)
         return self._total

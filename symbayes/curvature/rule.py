@@ -1,34 +1,52 @@
 """What a curvature rule gives: H, the curvature of −log p(D | W) at the weights, ready for any prior."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block
+from symbayes.curvature.replay import Precisions, Replay
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
-
-Precisions = Mapping[str, Float[Tensor, ""]]
 
 
 class Curvature(ABC):
     """H of the negative log-likelihood summed over the data, over all trainable tensors of a model."""
 
-    #: log p(D | W) from the same pass over the data; differentiable in the noise of the likelihood.
+    #: log p(D | W) from the same pass over the data; differentiable in what `log_det` is.
     log_likelihood: Float[Tensor, ""]
     #: How H was estimated, in words.
     estimator: str
 
     @abstractmethod
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
-        """log|I + H Δ⁻¹|, differentiable in the precisions and in the noise of the likelihood."""
+        """log|I + H Δ⁻¹|, differentiable in the precisions and in the noise of the likelihood.
+
+        Where the forward pass depends on more than weights, such as extents of invariance, and gradients are on, it is
+        differentiable in that, too: then the graph over all the data is kept, which is for small data.
+        """
 
     @abstractmethod
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         """γ by tensor: how many of its parameters the data determine."""
+
+    @abstractmethod
+    def surrogates(
+        self, precisions: Precisions, share: float = 1.0, generator: Generator | None = None
+    ) -> Iterator[Float[Tensor, ""]]:
+        """Terms, one for each batch, whose gradients add up to that of log p(D | W) − ½ log|I + HΔ⁻¹|.
+
+        In whatever the forward pass depends on beside weights. Only gradients mean something, not values. Differentiate a term
+        before asking for the next: then memory does not grow with the data.
+
+        Args:
+            precisions: δ by tensor.
+            share: Of the data to use, drawn at random; then the gradient is right on average.
+            generator: For what is drawn.
+        """
 
 
 class Rule(ABC):
@@ -48,10 +66,15 @@ class BlockCurvature(Curvature):
     blocks: Mapping[str, Block]
     log_likelihood: Float[Tensor, ""]
     estimator: str
+    replay: Replay
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
-        terms = [block.log_det(precisions[name]) for name, block in self.blocks.items()]
-        return sum(terms[1:], terms[0])
+        return log_det_of(self.blocks, precisions)
+
+    def surrogates(
+        self, precisions: Precisions, share: float = 1.0, generator: Generator | None = None
+    ) -> Iterator[Float[Tensor, ""]]:
+        return self.replay.surrogates(precisions, share, generator)
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         return {name: block.effective(precisions[name]) for name, block in self.blocks.items()}
@@ -59,3 +82,9 @@ class BlockCurvature(Curvature):
     def trace(self) -> dict[str, Float[Tensor, ""]]:
         """tr H by tensor."""
         return {name: block.trace() for name, block in self.blocks.items()}
+
+
+def log_det_of(blocks: Mapping[str, Block], precisions: Precisions) -> Float[Tensor, ""]:
+    """log|I + H Δ⁻¹| of independent blocks."""
+    terms = [block.log_det(precisions[name]) for name, block in blocks.items()]
+    return sum(terms[1:], terms[0])

@@ -1,20 +1,23 @@
 """One pass over the data that feeds what every map saw and got back to accumulators.
 
-The scale of everything is set here and in the accumulators, once: log-probabilities and curvature are sums over data.
+The scale of everything is set here and in the accumulators, once: log-probabilities and curvature are sums over data. What is
+collected are sums; blocks are made from them afterwards, so that sums can be collected again to be differentiated (`replay`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock
-from symbayes.curvature.capture import Capture, Site
+from symbayes.curvature.capture import Capture, Site, is_differentiable
 from symbayes.curvature.evaluate import log_likelihood
 from symbayes.curvature.fisher import Fisher
 from symbayes.curvature.free import free_gradients, refuse_unused
+from symbayes.curvature.replay import Precisions, Replay, Sums
+from symbayes.curvature.rule import BlockCurvature, log_det_of
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
 
@@ -35,8 +38,61 @@ class Accumulator(ABC):
         """Add gradients of the map's output for some columns of one part, for the batch last seen."""
 
     @abstractmethod
-    def blocks(self, scales: Float[Tensor, " k"]) -> dict[str, Block]:
-        """The finished blocks by tensor."""
+    def sums(self) -> dict[str, Tensor]:
+        """What was collected, by any name: sums over data."""
+
+    @abstractmethod
+    def blocks(self, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> dict[str, Block]:
+        """The blocks by tensor that follow from sums: those of this accumulator, or others of the same names."""
+
+
+#: What collects the curvature of each map, made anew for a model.
+Accumulators = Callable[[], Mapping[str, Accumulator]]
+_FREE = "free"
+
+
+def swept_curvature(
+    model: nn.Module,
+    data: DataSource,
+    likelihood: Likelihood,
+    fisher: Fisher,
+    accumulators: Accumulators,
+    *,
+    batch_size: int,
+    generator: Generator | None,
+    estimator: str,
+) -> BlockCurvature:
+    """Curvature as blocks that follow from sums over the data, from one pass over them.
+
+    Raises:
+        NotFiniteError: If inputs or the loss are not finite.
+    """
+    whole = accumulators()
+    scales = fisher.scales(likelihood)
+    sums, log_likelihood = sweep(model, data, likelihood, fisher, whole, batch_size=batch_size, generator=generator)
+
+    def collect(part: DataSource) -> tuple[Sums, Tensor]:
+        return sweep(model, part, likelihood, fisher, accumulators(), batch_size=batch_size, generator=generator)
+
+    def log_det(sums: Sums, precisions: Precisions) -> Tensor:
+        return log_det_of(make_blocks(whole, sums, scales.detach()), precisions)
+
+    held = {key: value.detach() for key, value in sums.items()}
+    replay = Replay(held, collect, log_det, data, batch_size)
+    return BlockCurvature(make_blocks(whole, sums, scales), log_likelihood, estimator, replay)
+
+
+def make_blocks(accumulators: Mapping[str, Accumulator], sums: Sums, scales: Float[Tensor, " k"]) -> dict[str, Block]:
+    """The block of every tensor from sums over the data."""
+    blocks: dict[str, Block] = {}
+    by_map: dict[str, dict[str, Tensor]] = {}
+    for (name, what), value in sums.items():
+        by_map.setdefault(name, {})[what] = value
+    for what, squares in by_map.pop(_FREE, {}).items():
+        blocks[what] = DiagonalBlock(torch.einsum("k,kp->p", scales.to(squares), squares))
+    for name, of_map in by_map.items():
+        blocks |= accumulators[name].blocks(of_map, scales.to(next(iter(of_map.values())).device))
+    return blocks
 
 
 def sweep(
@@ -48,13 +104,11 @@ def sweep(
     *,
     batch_size: int,
     generator: Generator | None,
-) -> tuple[dict[str, Block], Float[Tensor, ""]]:
-    """The block of every tensor, and log p(D | W), from one pass over the data.
+) -> tuple[Sums, Float[Tensor, ""]]:
+    """What accumulators and free tensors collect, as sums over the data, and log p(D | W).
 
-    Raises:
-        NotFiniteError: If inputs or the loss are not finite.
+    With a graph, if gradients are on and the forward pass depends on more than weights.
     """
-    scales = fisher.scales(likelihood)
     total: Tensor = torch.zeros(())
     free: dict[str, Float[Tensor, "k p"]] = {}
     seen = 0
@@ -65,29 +119,30 @@ def sweep(
 
     with Capture(model) as capture:
         for inputs, targets in data.batches(batch_size):
+            if not seen:
+                capture.differentiable = is_differentiable(model, inputs)
             outputs = capture.forward(inputs)
-            total = total + log_likelihood(likelihood, inputs, outputs.detach(), targets, seen)
+            predicted = outputs if capture.differentiable else outputs.detach()
+            total = total + log_likelihood(likelihood, inputs, predicted, targets, seen)
             if capture.sites.free and not seen:
                 refuse_unused(model, capture.sites.free, inputs)
-            columns = fisher.columns(likelihood, outputs.detach(), targets, generator).detach()
+            columns = fisher.columns(likelihood, predicted, targets, generator)
+            columns = columns if capture.differentiable else columns.detach()
             for name, accumulator in accumulators.items():
                 accumulator.see(capture.inputs[name])
             capture.backward(outputs, columns, deliver)
             if capture.sites.free:
-                _add_free(model, capture.sites.free, inputs, columns, free)
+                _add_free(model, capture, inputs, columns, free)
             seen += len(inputs)
-    blocks: dict[str, Block] = {}
-    for accumulator in accumulators.values():
-        blocks |= accumulator.blocks(scales.to(total.device))
-    for name, squares in free.items():
-        blocks[name] = DiagonalBlock(torch.einsum("k,kp->p", scales.to(squares), squares))
-    return blocks, total
+    collected = {(name, what): value for name, a in accumulators.items() for what, value in a.sums().items()}
+    return {**collected, **{(_FREE, name): squares for name, squares in free.items()}}, total
 
 
 def _add_free(
-    model: nn.Module, names: tuple[str, ...], inputs: Tensor, columns: Float[Tensor, "k v n c"], free: dict[str, Tensor]
+    model: nn.Module, capture: Capture, inputs: Tensor, columns: Float[Tensor, "k v n c"], free: dict[str, Tensor]
 ) -> None:
-    for name, gradient in free_gradients(model, names, inputs, columns.flatten(0, 1)).items():
+    found = free_gradients(model, capture.sites.free, inputs, columns.flatten(0, 1), differentiable=capture.differentiable)
+    for name, gradient in found.items():
         squares = gradient.unflatten(0, columns.shape[:2]).square().sum((1, 2))
         free[name] = free[name] + squares if name in free else squares
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import degrees, exp, inf
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -92,29 +92,29 @@ class LieGroup(ABC):
         """Of the generators."""
         return tuple(generator.name for generator in self.generators)
 
-    def only(self, *names: str) -> Self:
+    def only(self, *names: str) -> "LieGroup":
         """The subgroup of some generators; "scale" stands for "scale_x" and "scale_y", and so on."""
         chosen = self._find(names)
         return replace(self, generators=tuple(g for g in self.generators if g.name in chosen))
 
-    def bounded(self, **bounds: float) -> Self:
+    def bounded(self, **bounds: float) -> "LieGroup":
         """Other largest extents, in units of the generators."""
         for name, bound in bounds.items():
             if not bound > 0:
                 raise ValueError(f"The bound of {name!r} must be positive, got {bound}.")
         return self._changed({name: {"bound": bound} for name, bound in bounds.items()})
 
-    def one_sided(self, *names: str) -> Self:
+    def one_sided(self, *names: str) -> "LieGroup":
         """Some generators from zero to their extent only, of whichever sign is learned."""
         return self._changed({name: {"one_sided": True} for name in names})
 
-    def shared(self, *names: str) -> Self:
+    def shared(self, *names: str) -> "LieGroup":
         """Some generators with one extent, which is called by what their names have in common."""
         chosen = sorted(self._find(names))
         common = names[0] if len(names) == 1 else "+".join(chosen)
         return self._changed({name: {"shares": common} for name in chosen})
 
-    def starting(self, start: float | None = None, **starts: float) -> Self:
+    def starting(self, start: float | None = None, **starts: float) -> "LieGroup":
         """Other first extents: one for all, or by name."""
         everywhere: dict[str, dict[str, object]] = {} if start is None else {name: {"start": start} for name in self.names}
         return self._changed(everywhere)._changed({name: {"start": value} for name, value in starts.items()})
@@ -123,7 +123,7 @@ class LieGroup(ABC):
         """Both, this one first."""
         return Product((*self.generators, *other.generators), self, other)
 
-    def _changed(self, changes: dict[str, dict[str, object]]) -> Self:
+    def _changed(self, changes: dict[str, dict[str, object]]) -> "LieGroup":
         by_name: dict[str, dict[str, object]] = {}
         for name, change in changes.items():
             by_name |= dict.fromkeys(self._find([name]), change)

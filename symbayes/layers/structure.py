@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from symbayes.groups.group import Group
@@ -32,10 +31,10 @@ def weights(model: nn.Module) -> dict[str, nn.Parameter]:
     return {n: p for n, p in model.named_parameters() if p.requires_grad and not isinstance(p, Hyperparameter)}
 
 
-def held(model: nn.Module, *, keep_hyper: bool = False) -> dict[str, Tensor]:
-    """All parameters by name, cut off from autograd; hyperparameters not, if they are to be differentiated in."""
-    keep = keep_hyper and torch.is_grad_enabled()
-    return {n: p if keep and isinstance(p, Hyperparameter) else p.detach() for n, p in model.named_parameters()}
+def held(model: nn.Module, differentiable: bool) -> dict[str, Tensor]:
+    """All parameters by name, cut off from autograd; hyperparameters not, where they are to be differentiated in."""
+    kept = Hyperparameter if differentiable else ()
+    return {n: p if isinstance(p, kept) else p.detach() for n, p in model.named_parameters()}
 
 
 @dataclass(frozen=True)
