@@ -11,13 +11,15 @@ from symbayes.data.load import load
 from symbayes.data.task import Task
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.laplace import laplace_evidence
-from symbayes.evidence.objective import Laplace, Map
+from symbayes.evidence.objective import Augerino, Laplace, Map
 from symbayes.evidence.terms import Evidence
 from symbayes.groups.actions import board, copies, cyclic, dihedral, pairs, symmetric
 from symbayes.groups.graph import automorphisms
 from symbayes.groups.permutation import Permutations, from_table
 from symbayes.groups.space import SpaceGroup, cube, flips, p4, p4m
 from symbayes.groups.translation import Translation
+from symbayes.groups.warp import affine1d, affine2d, colours
+from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
@@ -36,6 +38,7 @@ from symbayes.training.result import Result, load_result
 __version__ = "0.1.0"
 
 __all__ = [
+    "Augerino",
     "Bernoulli",
     "Categorical",
     "ConvPath",
@@ -58,6 +61,7 @@ __all__ = [
     "Map",
     "MonteCarloFisher",
     "NotFiniteError",
+    "OrbitAverage",
     "OrbitPath",
     "Path",
     "PathwisePrior",
@@ -73,9 +77,12 @@ __all__ = [
     "Task",
     "TensorwisePrior",
     "Translation",
+    "affine1d",
+    "affine2d",
     "allconv",
     "automorphisms",
     "board",
+    "colours",
     "copies",
     "cube",
     "cyclic",

@@ -150,7 +150,7 @@ def _add_free(
 def gradient_rows(site: Site, gradients: Float[Tensor, "v n *rest"]) -> GradientRows:
     """The rows of gradients for several columns."""
     rows = site.form.output_rows(gradients.flatten(0, 1))
-    return rows.unflatten(0, gradients.shape[:2])
+    return rows.unflatten(0, (len(gradients), -1))
 
 
 def weight_gradients(inputs: Rows, gradients: GradientRows) -> Float[Tensor, "v n block d_out d_in"]:

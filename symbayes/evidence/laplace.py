@@ -9,7 +9,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Curvature, Rule
 from symbayes.data.source import Data, DataSource, as_source
 from symbayes.evidence.terms import Evidence
-from symbayes.layers.structure import weight_tensors
+from symbayes.layers.structure import weight_tensors, weights
 from symbayes.likelihoods import Likelihood
 from symbayes.priors import Prior
 
@@ -50,7 +50,7 @@ def laplace_evidence(
 
 def evidence_at(curvature: Curvature, model: nn.Module, prior: Prior, num_data: int) -> Evidence:
     """The evidence for curvature that is known already: what hyper-steps use, since it needs no data."""
-    weights = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+    values = {name: parameter.detach() for name, parameter in weights(model).items()}
     precisions = prior.precisions()
     # log|H + Δ| = log|I + HΔ⁻¹| + log|Δ|
     logs = (prior.sizes[name] * precision.double().log() for name, precision in precisions.items())
@@ -60,7 +60,7 @@ def evidence_at(curvature: Curvature, model: nn.Module, prior: Prior, num_data: 
         effective = curvature.effective(precisions)
     return Evidence(
         curvature.log_likelihood,
-        prior.log_prob(weights),
+        prior.log_prob(values),
         (sum(prior.sizes.values()) * log(2 * pi) - log_det) / 2,
         effective,
         {name: (tensor.layer, tensor.path) for name, tensor in weight_tensors(model).items()},

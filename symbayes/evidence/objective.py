@@ -22,12 +22,39 @@ class Objective:
 
 @dataclass(frozen=True)
 class Map(Objective):
-    """The posterior density of the weights under the prior as it is; the evidence is estimated at the end only."""
+    """The posterior density of the weights, with prior and extents as they are; the evidence is estimated at the end."""
+
+
+@dataclass(frozen=True)
+class Augerino(Objective):
+    """The training loss, in weights and extents alike, less a reward for large extents (Benton et al. 2020); the prior is kept.
+
+    Without the reward this is maximum likelihood (or MAP), under which extents collapse: the training loss never gains by a
+    function that can change less.
+
+    Args:
+        rule: As in `Objective`.
+        final_rule: As in `Objective`.
+        strength: Of the reward, strength · ‖η‖, against the loss per datum.
+        extent_rate: Learning rate of extents, for Adam.
+    """
+
+    strength: float = 0.01
+    extent_rate: float = 5e-3
+
+    def __post_init__(self) -> None:
+        if self.strength < 0 or not self.extent_rate > 0:
+            raise ValueError(
+                f"strength must not be negative and extent_rate be positive; got {self.strength} and {self.extent_rate}."
+            )
 
 
 @dataclass(frozen=True)
 class Laplace(Objective):
-    """The evidence: weights by gradient under the prior, precisions and noise by MacKay's fixed point.
+    """The evidence: weights by gradient under the prior, precisions and noise by MacKay's fixed point, extents by gradient.
+
+    Extents of invariance, and whatever else the model has of hyperparameters, follow the gradient of the evidence through the
+    curvature, collected batch by batch (`Curvature.surrogates`).
 
     Args:
         rule: As in `Objective`.
@@ -37,6 +64,9 @@ class Laplace(Objective):
         frequency: Epochs from one hyper-step to the next.
         damping: Share of the way to the fixed point, in log δ, that each update goes.
         hyper_steps: Updates for one estimate of the curvature.
+        extent_rate: Learning rate of extents and other hyperparameters, for Adam; it falls to zero along a cosine.
+        extent_steps: Steps of Adam for one estimate of the curvature, each on other data.
+        extent_share: Share of the data, drawn at random, that all those steps together use.
         keep_best: Whether the weights and precisions of highest evidence are restored at the end, rather than those of the
             last epoch. Weights that are still moving are at no mode, and their evidence is not to be trusted; so not usually.
     """
@@ -46,6 +76,9 @@ class Laplace(Objective):
     frequency: int = 2
     damping: float = 0.3
     hyper_steps: int = 1
+    extent_rate: float = 0.1
+    extent_steps: int = 1
+    extent_share: float = 0.25
     keep_best: bool = False
 
     def __post_init__(self) -> None:
@@ -56,8 +89,16 @@ class Laplace(Objective):
             )
         if not 0 < self.damping <= 1:
             raise ValueError(f"damping must lie above 0 and be at most 1 (undamped); got {self.damping}.")
-        if self.frequency < 1 or self.hyper_steps < 1:
-            raise ValueError(f"frequency and hyper_steps must be at least 1; got {self.frequency} and {self.hyper_steps}.")
+        if self.frequency < 1 or self.hyper_steps < 1 or self.extent_steps < 1:
+            raise ValueError(
+                "frequency, hyper_steps and extent_steps must be at least 1; "
+                f"got {self.frequency}, {self.hyper_steps} and {self.extent_steps}."
+            )
+        if not self.extent_rate > 0 or not 0 < self.extent_share <= 1:
+            raise ValueError(
+                "extent_rate must be positive, and extent_share above 0 and at most 1; "
+                f"got {self.extent_rate} and {self.extent_share}."
+            )
 
     def moves_at(self, epoch: int, epochs: int) -> bool:
         """Whether a hyper-step follows an epoch, counted from 1."""

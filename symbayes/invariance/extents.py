@@ -97,6 +97,14 @@ class Extents(nn.Module):
         return self._low() + (1 - self._low()) * both
 
 
+def all_extents(model: nn.Module) -> dict[str, float]:
+    """The extents of a whole model, in degrees, pixels and percent; with the name of their module where there are several."""
+    modules = {name: module for name, module in model.named_modules() if isinstance(module, Extents)}
+    if len(modules) == 1:
+        return next(iter(modules.values())).natural()
+    return {f"{name}.{extent}": value for name, module in modules.items() for extent, value in module.natural().items()}
+
+
 @cache
 def _even_shares(count: int, k: int) -> Float[Tensor, "s k"]:
     """Points of the unit cube that take evenly spaced steps along every axis (a Latin hypercube), of small correlation."""

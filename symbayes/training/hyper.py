@@ -1,10 +1,16 @@
-"""Hyper-steps: MacKay's fixed point for precisions and noise, with the curvature held."""
+"""Hyper-steps: MacKay's fixed point for precisions and noise, with the curvature held; extents by gradients through it."""
+
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.rule import Curvature
+from symbayes.errors import NotFiniteError
+from symbayes.evidence.objective import Laplace
+from symbayes.invariance.extents import Extents
+from symbayes.layers.structure import hyperparameters
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
 from symbayes.training.problem import Problem
 
@@ -41,3 +47,50 @@ def update_noise(curvature: Curvature, problem: Problem, batch_size: int, dampin
     effective = sum(float(value) for value in curvature.effective(problem.prior.precisions()).values())
     problem.likelihood.update_noise(squares, effective, problem.data.size, damping)
     return True
+
+
+class HyperAdam:
+    """Adam for the hyperparameters of a model that are no precisions: extents of invariance, and whatever else there is."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.parameters: list[Tensor] = list(hyperparameters(model).values())
+        self.extents = [module for module in model.modules() if isinstance(module, Extents)]
+        self._adam = torch.optim.Adam(self.parameters) if self.parameters else None
+
+    def step(self, gradients: Sequence[Tensor], rate: float) -> None:
+        """Down a gradient, and back within the bounds of extents.
+
+        Raises:
+            NotFiniteError: If the gradient is not finite.
+        """
+        if self._adam is None:
+            return
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            if not gradient.isfinite().all():
+                raise NotFiniteError(
+                    f"The gradient of hyperparameters must be finite, got {gradient.tolist()}. Use a smaller extent_rate, or "
+                    "check that all the model computes can be differentiated twice."
+                )
+            parameter.grad = gradient
+        for group in self._adam.param_groups:
+            group["lr"] = rate
+        self._adam.step()
+        self._adam.zero_grad()
+        for module in self.extents:
+            module.clamp()
+
+
+def update_extents(
+    curvature: Curvature, problem: Problem, adam: HyperAdam, settings: Laplace, rate: float, generator: Generator
+) -> None:
+    """Steps up the gradient of the evidence in extents and other hyperparameters, through the curvature."""
+    if not adam.parameters:
+        return
+    precisions = {name: precision.detach() for name, precision in problem.prior.precisions().items()}
+    share = settings.extent_share / settings.extent_steps
+    for _ in range(settings.extent_steps):
+        gradients = [torch.zeros_like(parameter) for parameter in adam.parameters]
+        for surrogate in curvature.surrogates(precisions, share, generator):
+            found = torch.autograd.grad(surrogate, adam.parameters, allow_unused=True, materialize_grads=True)
+            gradients = [total - gradient for total, gradient in zip(gradients, found, strict=True)]
+        adam.step([gradient / problem.data.size for gradient in gradients], rate)

@@ -10,9 +10,11 @@ from torch import Generator, Tensor
 
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.laplace import evidence_at
-from symbayes.evidence.objective import Laplace, Objective
+from symbayes.evidence.objective import Augerino, Laplace, Objective
 from symbayes.evidence.terms import Evidence
-from symbayes.training.hyper import update_noise, update_precisions
+from symbayes.invariance.extents import all_extents
+from symbayes.layers.structure import weights
+from symbayes.training.hyper import HyperAdam, update_extents, update_noise, update_precisions
 from symbayes.training.optimiser import ProximalAdam
 from symbayes.training.problem import Problem
 from symbayes.training.record import EvidenceRecord, Record
@@ -46,22 +48,26 @@ def train(problem: Problem, objective: Objective, schedule: Schedule, *, generat
     Raises:
         NotFiniteError: If the loss stops being a number.
     """
-    optimiser = ProximalAdam([p for p in problem.model.parameters() if p.requires_grad])
+    optimiser = ProximalAdam(list(weights(problem.model).values()))
+    hyper = HyperAdam(problem.model)
     best = _Best(problem)
     started = time.perf_counter()
     for epoch in range(1, schedule.epochs + 1):
         rate = schedule.learning_rate * (1 + cos(pi * (epoch - 1) / schedule.epochs)) / 2
-        loss = _epoch(problem, optimiser, rate, schedule.batch_size, generator)
+        loss = _epoch(problem, objective, optimiser, hyper, rate, schedule, generator)
         evidence: Evidence | None = None
         moves = isinstance(objective, Laplace) and objective.moves_at(epoch, schedule.epochs)
         last = epoch == schedule.epochs
         if moves or last:
-            evidence = hyper_step(problem, objective, moves, schedule.batch_size, generator)
+            evidence = hyper_step(
+                problem, objective, moves, hyper, rate / schedule.learning_rate, schedule.batch_size, generator
+            )
             best.offer(evidence)
         if last:
             evidence = _final(problem, objective, best, generator)
         seconds = time.perf_counter() - started
-        yield Record(epoch, schedule.epochs, seconds, rate, loss, _describe(problem, evidence) if evidence else None)
+        described = _describe(problem, evidence) if evidence else None
+        yield Record(epoch, schedule.epochs, seconds, rate, loss, all_extents(problem.model), described)
 
 
 def _final(problem: Problem, objective: Objective, best: "_Best", generator: Generator) -> Evidence | None:
@@ -69,34 +75,61 @@ def _final(problem: Problem, objective: Objective, best: "_Best", generator: Gen
     evidence = best.restore() if isinstance(objective, Laplace) and objective.keep_best else best.last
     if objective.final_rule is None:
         return evidence
-    curvature = objective.final_rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
     with torch.no_grad():
+        curvature = objective.final_rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
         return evidence_at(curvature, problem.model, problem.prior, problem.data.size)
 
 
-def hyper_step(problem: Problem, objective: Objective, moves: bool, batch_size: int, generator: Generator) -> Evidence:
-    """The curvature at the weights as they are, precisions and noise moved under it if so, and the evidence after that."""
+@torch.no_grad()
+def hyper_step(
+    problem: Problem,
+    objective: Objective,
+    moves: bool,
+    hyper: HyperAdam,
+    decay: float,
+    batch_size: int,
+    generator: Generator,
+) -> Evidence:
+    """The curvature at the weights as they are; precisions and noise moved under it if so; the evidence after that; and
+    then a step of extents, in which that evidence is differentiated."""
     curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
     if moves and isinstance(objective, Laplace):
         for _ in range(objective.hyper_steps):
             update_precisions(curvature, problem.model, problem.prior, objective.damping)
         if update_noise(curvature, problem, batch_size, objective.damping):
             curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
-    with torch.no_grad():
-        return evidence_at(curvature, problem.model, problem.prior, problem.data.size)
+    evidence = evidence_at(curvature, problem.model, problem.prior, problem.data.size)
+    if moves and isinstance(objective, Laplace):
+        update_extents(curvature, problem, hyper, objective, objective.extent_rate * decay, generator)
+    return evidence
 
 
-def _epoch(problem: Problem, optimiser: ProximalAdam, rate: float, batch_size: int, generator: Generator) -> float:
+def _epoch(
+    problem: Problem,
+    objective: Objective,
+    optimiser: ProximalAdam,
+    hyper: HyperAdam,
+    rate: float,
+    schedule: Schedule,
+    generator: Generator,
+) -> float:
     """One pass of Adam over the data; the mean loss, fetched from the device once."""
     model, prior, num_data = problem.model, problem.prior, problem.data.size
     with torch.no_grad():
         precisions = {name: float(value) for name, value in prior.precisions().items()}
-    penalties = [precisions[name] / num_data for name, p in model.named_parameters() if p.requires_grad]
+    penalties = [precisions[name] / num_data for name in weights(model)]
     model.train()
     total: Tensor = torch.zeros(())
-    for inputs, targets in problem.data.batches(batch_size, generator=generator):
+    for inputs, targets in problem.data.batches(schedule.batch_size, generator=generator):
         loss = -problem.likelihood.log_prob(model(inputs), targets).sum()
-        gradients = torch.autograd.grad(loss / len(inputs), optimiser.parameters)
+        if isinstance(objective, Augerino) and hyper.parameters:
+            reward = objective.strength * torch.cat([extent.value for extent in hyper.extents]).norm()
+            found = torch.autograd.grad(loss / len(inputs) - reward, [*optimiser.parameters, *hyper.parameters])
+            count = len(optimiser.parameters)
+            gradients = found[:count]
+            hyper.step(found[count:], objective.extent_rate * rate / schedule.learning_rate)
+        else:
+            gradients = torch.autograd.grad(loss / len(inputs), optimiser.parameters)
         optimiser.step(gradients, rate, penalties)
         total = total + loss.detach()
     mean = float(total) / num_data

@@ -1,6 +1,6 @@
 """What training says of itself: plain numbers, ready for a file, a bar or a plot."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -29,5 +29,7 @@ class Record:
     learning_rate: float
     #: Mean over the epoch of −log p(y | x) per datum, at the weights of each step.
     loss: float
+    #: How far the model is invariant, by generator, in degrees, pixels and percent; empty where it has no extents.
+    extents: dict[str, float] = field(default_factory=dict)
     #: Of the hyper-step that followed the epoch, if there was one.
     evidence: EvidenceRecord | None = None
