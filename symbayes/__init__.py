@@ -27,7 +27,7 @@ from symbayes.layers.path import Path
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
-from symbayes.models import allconv
+from symbayes.models.allconv import allconv
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from symbayes.training.fit import fit
 from symbayes.training.loop import Schedule
