@@ -28,6 +28,7 @@ from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
 from symbayes.models.allconv import allconv
+from symbayes.models.lila import lenet, mlp, residual, small_cnn
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from symbayes.training.fit import fit
 from symbayes.training.loop import Schedule
@@ -84,10 +85,14 @@ __all__ = [
     "flips",
     "from_table",
     "laplace_evidence",
+    "lenet",
     "load",
     "load_result",
+    "mlp",
     "p4",
     "p4m",
     "pairs",
+    "residual",
+    "small_cnn",
     "symmetric",
 ]
