@@ -29,7 +29,8 @@ from symbayes.layers.path import Path
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
-from symbayes.models import allconv
+from symbayes.models.allconv import allconv
+from symbayes.models.lila import lenet, mlp, residual, small_cnn
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from symbayes.training.fit import fit
 from symbayes.training.loop import Schedule
@@ -91,10 +92,14 @@ __all__ = [
     "flips",
     "from_table",
     "laplace_evidence",
+    "lenet",
     "load",
     "load_result",
+    "mlp",
     "p4",
     "p4m",
     "pairs",
+    "residual",
+    "small_cnn",
     "symmetric",
 ]

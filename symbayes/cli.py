@@ -23,7 +23,7 @@ from symbayes.experiments import sequences as sequence_study
 from symbayes.experiments import sets as set_study
 from symbayes.experiments.gallery import run as draw_gallery
 from symbayes.experiments.study import Progress, Study, page_runs, run_study
-from symbayes.models import allconv
+from symbayes.models.allconv import allconv
 from symbayes.report.comparison import comparison_page
 from symbayes.report.run import run_page
 from symbayes.training.fit import fit as fit_model

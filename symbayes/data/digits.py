@@ -35,7 +35,7 @@ def _task(name: str, place: Placing, places_matter: bool = False, test_places: i
 
     train = pair(slice(None, _TRAINING), held_out=False)
     test = pair(slice(_TRAINING, None), held_out=True)
-    return Task(name, train, test, 40 if places_matter else 10)
+    return Task(name, train, test, 40 if places_matter else 10, background=(float(-mean / deviation),))
 
 
 def _pasted(digits: Images, tops: np.ndarray, lefts: np.ndarray) -> Images:

@@ -17,18 +17,24 @@ _CIFAR = {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_
 def mnist(folder: Path) -> Task:
     """MNIST from IDX files, plain or gzipped, in `folder`, `folder/MNIST/raw` or `folder/raw`; pixels standardised."""
 
+    def standardised(images: Tensor) -> Tensor:
+        return (images.float() / 255 - 0.1307) / 0.3081
+
     def pair(part: str) -> Pair:
         images = _idx(_find(folder, f"{part}-images-idx3-ubyte", "MNIST"), _IDX_IMAGES)
         labels = _idx(_find(folder, f"{part}-labels-idx1-ubyte", "MNIST"), _IDX_LABELS)
-        return (images[:, None].float() / 255 - 0.1307) / 0.3081, labels.long()
+        return standardised(images[:, None]), labels.long()
 
-    return Task("mnist", pair(_MNIST["train"]), pair(_MNIST["test"]), 10)
+    return Task("mnist", pair(_MNIST["train"]), pair(_MNIST["test"]), 10, _background(standardised(torch.zeros(1, 1, 1))))
 
 
 def cifar10(folder: Path) -> Task:
     """CIFAR-10 from its binary version in `folder` or `folder/cifar-10-batches-bin`; channels standardised."""
     mean = torch.tensor([125.3, 123.0, 113.9]).view(3, 1, 1)
     deviation = torch.tensor([63.0, 62.1, 66.7]).view(3, 1, 1)
+
+    def standardised(images: Tensor) -> Tensor:
+        return (images.float() - mean) / deviation
 
     def pair(names: list[str]) -> Pair:
         parts = []
@@ -39,9 +45,14 @@ def cifar10(folder: Path) -> Task:
                 raise ValueError(f"{path} must hold 10000 records of 3073 bytes, got {len(raw)} bytes. Copy it again.")
             parts.append(torch.from_numpy(raw.reshape(-1, 3073)))
         records = torch.cat(parts)
-        return (records[:, 1:].view(-1, 3, 32, 32).float() - mean) / deviation, records[:, 0].long()
+        return standardised(records[:, 1:].view(-1, 3, 32, 32)), records[:, 0].long()
 
-    return Task("cifar10", pair(_CIFAR["train"]), pair(_CIFAR["test"]), 10)
+    return Task("cifar10", pair(_CIFAR["train"]), pair(_CIFAR["test"]), 10, _background(standardised(torch.zeros(3, 1, 1))))
+
+
+def _background(black: Tensor) -> tuple[float, ...]:
+    """From a black pixel, standardised."""
+    return tuple(black.flatten().tolist())
 
 
 def _find(folder: Path, name: str, what: str) -> Path:

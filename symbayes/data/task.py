@@ -1,8 +1,11 @@
 """A task: training and test data, their shape, and how many classes there are."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from torch import Tensor
+import torch
+from torch import Generator, Tensor
+
+from symbayes.data.transform import Spread, reading, resampled
 
 Pair = tuple[Tensor, Tensor]
 
@@ -15,11 +18,62 @@ class Task:
     train: Pair
     test: Pair
     classes: int
+    #: The value of an empty pixel, after standardisation: one, or one for each channel.
+    background: tuple[float, ...] = (0.0,)
 
     @property
     def in_shape(self) -> tuple[int, ...]:
         """Of one input: channels and grid."""
         return tuple(self.train[0].shape[1:])
+
+    def transformed(
+        self, *, rotation: float | int = 0.0, translation: float | int = 0.0, scale: float | int = 1.0, seed: int = 0
+    ) -> "Task":
+        """The task with every training and every test image turned and scaled about its centre, then shifted, at random.
+
+        Each image is moved once, so the new data are as fixed as the old; targets stay. Images are read bilinearly, and what
+        comes into them from outside is the background.
+
+        Args:
+            rotation: Angles are U(−rotation, rotation), in degrees.
+            translation: Shifts along x and along y are U(−translation, translation), in pixels.
+            scale: Sizes are exp U(−log scale, log scale): with 2, from half to double size.
+            seed: Of what is drawn; training and test images get generators of their own from it.
+
+        Raises:
+            ValueError: If a bound is negative, scale is below 1, or inputs are not images [n, c, h, w].
+        """
+        spread = Spread(float(rotation), float(translation), float(scale))
+        if len(self.in_shape) != 3:
+            raise ValueError(
+                f"Only images [n, c, h, w] can be transformed; an input of {self.name!r} has shape {self.in_shape}. "
+                "Choose a task of images, such as 'mnist' or 'upright-digits'."
+            )
+        if not spread.words:
+            return self
+
+        def moved(pair: Pair, own_seed: int) -> Pair:
+            inputs, targets = pair
+            maps = reading(spread.draw(len(inputs), Generator().manual_seed(own_seed)))
+            return resampled(inputs, maps.to(inputs.device), self.background), targets
+
+        train, test = moved(self.train, 2 * seed + 1), moved(self.test, 2 * seed)
+        return replace(self, name=", ".join([self.name, *spread.words]), train=train, test=test)
+
+    def subset(self, size: int, seed: int = 0) -> "Task":
+        """The task with so many of its training data, drawn at random without repeats; the test data stay whole.
+
+        Raises:
+            ValueError: If there are not so many.
+        """
+        inputs, targets = self.train
+        if not 1 <= size <= len(inputs):
+            raise ValueError(
+                f"A subset must have from 1 to {len(inputs)} training data, as many as {self.name!r} has; got {size}. "
+                "Ask for fewer."
+            )
+        chosen = torch.randperm(len(inputs), generator=Generator().manual_seed(seed))[:size].to(inputs.device)
+        return replace(self, train=(inputs[chosen], targets[chosen]))
 
     def __repr__(self) -> str:
         return (

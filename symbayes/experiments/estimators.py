@@ -20,7 +20,7 @@ from symbayes.data.load import load
 from symbayes.data.source import TensorSource
 from symbayes.evidence.objective import Map
 from symbayes.likelihoods import Categorical
-from symbayes.models import allconv
+from symbayes.models.allconv import allconv
 from symbayes.priors import ScalarPrior, TensorwisePrior
 from symbayes.training.loop import Schedule, train
 from symbayes.training.problem import Problem

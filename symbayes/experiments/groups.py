@@ -17,7 +17,7 @@ from symbayes.data.source import as_source
 from symbayes.evidence.objective import Laplace, Map, Objective
 from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, run_problem
 from symbayes.likelihoods import Categorical
-from symbayes.models import allconv
+from symbayes.models.allconv import allconv
 from symbayes.priors import TensorwisePrior
 from symbayes.training.loop import Schedule
 from symbayes.training.problem import Problem

@@ -15,7 +15,7 @@ from symbayes.layers.dense import DensePath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.models import PATHS, AllConv, Slot, path_starts
+from symbayes.models.allconv import PATHS, AllConv, Slot, path_starts
 
 Shape = tuple[int, ...]
 

@@ -18,7 +18,7 @@ from symbayes.data.source import Data, as_source
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.layers.structure import weight_tensors
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from symbayes.models import AllConv, build_allconv
+from symbayes.models.allconv import AllConv, build_allconv
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 from symbayes.report.run import run_page
 from symbayes.training.record import EvidenceRecord, Record

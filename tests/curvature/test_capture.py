@@ -12,6 +12,7 @@ from symbayes.curvature.kernel import Kernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
+from symbayes.layers.scalar import Scale, Shift
 from symbayes.layers.sparse import SparseConvPath
 from symbayes.likelihoods import Categorical
 from tests.oracles import dense_ggn, softmax_hessian
@@ -65,6 +66,7 @@ MODELS = {
     "group norm": (lambda: sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh()), (2, 4, 4)),
     "batch norm 1-d": (lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3)), (3,)),
     "linear on a sequence": (lambda: sequential(nn.Linear(3, 4), nn.LayerNorm((5, 4)), nn.Tanh()), (5, 3)),
+    "shifts and scales": (lambda: sequential(Shift(), nn.Conv2d(2, 3, 2, bias=False), nn.Tanh(), Scale(), Shift()), (2, 3, 3)),
     "a layer of others": (lambda: sequential(nn.ConvTranspose2d(2, 3, 2), nn.PReLU()), (2, 3, 3)),
     "attention": (lambda: Tokens(SelfAttention(batch_first=True)), "tokens"),
     "attention, data second": (lambda: Tokens(nn.Sequential(Swap(), SelfAttention(), Swap())), "tokens"),

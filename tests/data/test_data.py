@@ -167,6 +167,7 @@ def test_mnist_is_read_from_plain_and_gzipped_files(tmp_path):
     assert task.train[0].shape == (3, 1, 2, 2)
     assert_close(task.train[0][0].flatten() * 0.3081 + 0.1307, torch.arange(4.0) / 255)
     assert task.test[1].tolist() == [0, 1, 2]
+    assert task.background == (float(task.train[0][0, 0, 0, 0]),)
 
 
 def test_files_that_are_missing_or_damaged_are_refused(tmp_path):
@@ -193,6 +194,7 @@ def test_cifar10_is_read_from_its_binary_version(tmp_path):
     task = load("cifar10", tmp_path)
     assert task.train[0].shape == (50_000, 3, 32, 32)
     assert_close(task.test[0][0, :, 0, 0], -torch.tensor([125.3 / 63.0, 123.0 / 62.1, 113.9 / 66.7]))
+    assert list(task.background) == task.test[0][0, :, 0, 0].tolist()
 
 
 def test_unknown_names_and_missing_folders_are_said():

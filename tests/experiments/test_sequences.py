@@ -6,7 +6,7 @@ import torch
 from symbayes.data.load import load
 from symbayes.experiments.sequences import MODELS, TASKS, Settings, broken_blocks, run_cell, study
 from symbayes.experiments.study import Cell
-from symbayes.models import allconv
+from symbayes.models.allconv import allconv
 from symbayes.training.symmetries import shares_over_layers
 
 _, PLACED = TASKS

@@ -11,7 +11,7 @@ from symbayes.groups.translation import Translation
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.subsample import align, centre
-from symbayes.models import build_allconv
+from symbayes.models.allconv import build_allconv
 
 
 def test_the_centre_moves_with_the_content(generator):

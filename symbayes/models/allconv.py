@@ -1,4 +1,4 @@
-"""The networks of the papers, as functions."""
+"""ELLA's all-convolutional network, of relaxed layers over any paths."""
 
 import logging
 from collections import OrderedDict
@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from symbayes.data.task import Task
 from symbayes.groups.space import SpaceGroup, cube, flips, p4, p4m
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
@@ -20,14 +19,13 @@ from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupP
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.layers.subsample import centre, divides
+from symbayes.models.inputs import Classified, Shape, shape_and_classes
 
 _log = logging.getLogger("symbayes")
 
 _CHANNELS = (1, 2, 2, 4, 4, 8, 8, 16)
 #: Blocks in the order in which they are given a stride of 2, as many as the input needs.
 _STRIDE_ORDER = (7, 5, 3, 1, 6, 4, 2, 0)
-
-Shape = tuple[int, ...]
 
 #: Groups of group convolutions, by name, for grids of some dimensions.
 GROUPS: dict[str, Callable[[int], SpaceGroup]] = {
@@ -138,7 +136,7 @@ class AllConv(nn.Sequential):
 
 
 def allconv(
-    data: Task | tuple[Tensor, Tensor],
+    data: Classified,
     paths: Sequence[str] = ("factored", "conv"),
     width: int = 10,
     *,
@@ -172,10 +170,7 @@ def allconv(
     Raises:
         ValueError: If a path or the group is unknown, or inputs have no grid, too large a one, or one that does not turn.
     """
-    if isinstance(data, Task):
-        in_shape, classes = data.in_shape, data.classes
-    else:
-        in_shape, classes = tuple(data[0].shape[1:]), int(data[1].max()) + 1
+    in_shape, classes = shape_and_classes(data)
     return build_allconv(
         in_shape, classes, paths, width, relaxation=relaxation, group=group, filter_anchors=filter_anchors,
         learn_lengthscales=learn_lengthscales, generator=generator,

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from symbayes.groups.translation import Translation
-from symbayes.models import GROUPS, allconv, build_allconv
+from symbayes.models.allconv import GROUPS, allconv, build_allconv
 
 
 @pytest.mark.parametrize(
