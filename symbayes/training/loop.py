@@ -90,8 +90,7 @@ def hyper_step(
     batch_size: int,
     generator: Generator,
 ) -> Evidence:
-    """The curvature at the weights as they are; precisions and noise moved under it if so; the evidence after that; and
-    then a step of extents, in which that evidence is differentiated."""
+    """The curvature as it is, precisions and noise moved under it if so, the evidence then, and a step of extents after it."""
     curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
     if moves and isinstance(objective, Laplace):
         for _ in range(objective.hyper_steps):
