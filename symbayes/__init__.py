@@ -7,9 +7,11 @@ from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Kernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
+from symbayes.curvature.subsets import Subsets
 from symbayes.data.load import load
 from symbayes.data.task import Task
 from symbayes.errors import NotFiniteError
+from symbayes.evidence.gradient import evidence_gradient
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.evidence.objective import Augerino, Laplace, Map
 from symbayes.evidence.terms import Evidence
@@ -75,6 +77,7 @@ __all__ = [
     "SpaceGroup",
     "SparseConvPath",
     "SparseFactoredPath",
+    "Subsets",
     "Task",
     "TensorwisePrior",
     "Translation",
@@ -88,6 +91,7 @@ __all__ = [
     "cube",
     "cyclic",
     "dihedral",
+    "evidence_gradient",
     "fit",
     "flips",
     "from_table",

@@ -18,7 +18,7 @@ from symbayes.curvature.evaluate import evaluating, log_likelihood
 from symbayes.curvature.ggn import jacobians
 from symbayes.curvature.replay import Precisions
 from symbayes.curvature.rule import Curvature, Rule
-from symbayes.data.source import Batch, DataSource
+from symbayes.data.source import Batch, DataSource, regrouped
 from symbayes.layers.structure import held, weight_tensors
 from symbayes.likelihoods import Likelihood
 
@@ -64,7 +64,7 @@ class Kernel(Rule):
 
     def _subsets(self, data: DataSource, generator: Generator | None) -> Iterator[Batch]:
         shuffle = generator if generator is not None else torch.Generator().manual_seed(0)
-        return _regrouped(data.batches(self.subset, generator=shuffle), self.subset)
+        return regrouped(data.batches(self.subset, generator=shuffle), self.subset)
 
     def _log_likelihood(self, model: nn.Module, likelihood: Likelihood, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         tensors = held(model, differentiable=True)
@@ -86,19 +86,6 @@ class Kernel(Rule):
     def __str__(self) -> str:
         many = "all subsets" if self.subsets is None else f"{self.subsets} subset{'s' if self.subsets > 1 else ''}"
         return f"function-space bound ({many} of {self.subset} data)"
-
-
-def _regrouped(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
-    """Batches of just this size, whatever the size of those that come (a DataLoader has its own); the last may be smaller."""
-    inputs: list[Tensor] = []
-    targets: list[Tensor] = []
-    for x, y in batches:
-        inputs, targets = [torch.cat([*inputs, x])], [torch.cat([*targets, y])]
-        while len(inputs[0]) >= size:
-            yield inputs[0][:size], targets[0][:size]
-            inputs, targets = [inputs[0][size:]], [targets[0][size:]]
-    if inputs and len(inputs[0]):
-        yield inputs[0], targets[0]
 
 
 @dataclass(frozen=True)

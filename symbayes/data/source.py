@@ -105,6 +105,19 @@ def as_source(data: Data | DataSource, device: torch.device) -> DataSource:
     return source
 
 
+def regrouped(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
+    """Batches of just this size, whatever the size of those that come (a DataLoader has its own); the last may be smaller."""
+    inputs: list[Tensor] = []
+    targets: list[Tensor] = []
+    for x, y in batches:
+        inputs, targets = [torch.cat([*inputs, x])], [torch.cat([*targets, y])]
+        while len(inputs[0]) >= size:
+            yield inputs[0][:size], targets[0][:size]
+            inputs, targets = [inputs[0][size:]], [targets[0][size:]]
+    if inputs and len(inputs[0]):
+        yield inputs[0], targets[0]
+
+
 def check_finite(inputs: Tensor, start: int = 0) -> None:
     """Refuse inputs with NaN or infinite entries.
 
