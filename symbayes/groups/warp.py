@@ -15,8 +15,8 @@ from symbayes.groups.lie import Coefficients, Generator, LieGroup, Matrix
 Padding = Literal["border", "zeros", "reflection"]
 
 
-def _matrix(size: int, entries: dict[tuple[int, int], float]) -> Matrix:
-    return tuple(tuple(entries.get((row, column), 0.0) for column in range(size)) for row in range(size))
+def _matrix(size: int, entries: dict[tuple[int, int], float | int]) -> Matrix:
+    return tuple(tuple(float(entries.get((row, column), 0)) for column in range(size)) for row in range(size))
 
 
 _PLANE = (
