@@ -52,7 +52,7 @@ class DiagonalAccumulator(Accumulator):
     def see(self, inputs: Tensor) -> None:
         self.rows = self.site.form.input_rows(inputs)
 
-    def add(self, part: int, gradients: Float[Tensor, "v n *rest"]) -> None:
+    def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
         rows = gradient_rows(self.site, gradients)
         if self.site.bias is not None:
             self._add(self.site.bias, part, bias_gradients(self.site, rows).square().sum((0, 1)))

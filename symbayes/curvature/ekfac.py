@@ -68,7 +68,7 @@ class EigenAccumulator(Accumulator):
         if self.bias is not None:
             self.bias.see(inputs)
 
-    def add(self, part: int, gradients: Float[Tensor, "v n *rest"]) -> None:
+    def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
         U_G, key = self.basis.G.eigenvectors, f"square{part}"
         for column in gradient_rows(self.site, gradients):
             turned = torch.einsum("nsbo,bop->nsbp", column, U_G.expand(column.shape[2], -1, -1))

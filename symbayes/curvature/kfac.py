@@ -119,7 +119,7 @@ class KroneckerAccumulator(Accumulator):
             else:
                 self.A.add(rows)
 
-    def add(self, part: int, gradients: Float[Tensor, "v n *rest"]) -> None:
+    def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
         rows = self.site.form.output_rows(gradients.flatten(0, 1))
         if self.site.form.copies > 1:
             rows = rows.unflatten(1, (self.site.form.copies, -1)).sum(1)

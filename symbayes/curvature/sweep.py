@@ -34,7 +34,7 @@ class Accumulator(ABC):
         """Begin a batch: what the map saw."""
 
     @abstractmethod
-    def add(self, part: int, gradients: Float[Tensor, "v n *rest"]) -> None:
+    def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
         """Add gradients of the map's output for some columns of one part, for the batch last seen."""
 
     @abstractmethod
@@ -147,7 +147,7 @@ def _add_free(
         free[name] = free[name] + squares if name in free else squares
 
 
-def gradient_rows(site: Site, gradients: Float[Tensor, "v n *rest"]) -> GradientRows:
+def gradient_rows(site: Site, gradients: Float[Tensor, "v m *rest"]) -> GradientRows:
     """The rows of gradients for several columns."""
     rows = site.form.output_rows(gradients.flatten(0, 1))
     return rows.unflatten(0, (len(gradients), -1))

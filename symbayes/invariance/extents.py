@@ -91,7 +91,7 @@ class Extents(nn.Module):
     def _low(self) -> Float[Tensor, " k"]:
         return torch.tensor([0.0 if g.one_sided else -1.0 for g in self.group.generators], dtype=torch.float64)
 
-    def _signed(self, shares: Float[Tensor, "n s k"], antithetic: bool) -> Float[Tensor, "n s k"]:
+    def _signed(self, shares: Float[Tensor, "n half k"], antithetic: bool) -> Float[Tensor, "n s k"]:
         """Numbers in [0, 1] as draws, with the opposite of each where that is asked for."""
         both = torch.cat([shares, 1 - shares], 1) if antithetic else shares
         return self._low() + (1 - self._low()) * both

@@ -1,0 +1,327 @@
+"""Gradients through the curvature: equal to finite differences of the evidence, batch by batch, and in any tensor."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from symbayes.curvature.diagonal import Diagonal
+from symbayes.curvature.ekfac import Ekfac
+from symbayes.curvature.fisher import EmpiricalFisher, MonteCarloFisher
+from symbayes.curvature.ggn import Ggn
+from symbayes.curvature.kernel import Kernel
+from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.lanczos import Lanczos
+from symbayes.curvature.subsets import Subsets
+from symbayes.data.source import TensorSource
+from symbayes.evidence.gradient import evidence_gradient
+from symbayes.evidence.laplace import laplace_evidence
+from symbayes.groups.warp import affine2d
+from symbayes.invariance.orbit_average import OrbitAverage
+from symbayes.layers.conv import ConvPath
+from symbayes.layers.factored import FactoredPath
+from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layers.sparse import SparseConvPath
+from symbayes.layers.structure import Hyperparameter
+from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
+from symbayes.priors import TensorwisePrior
+from tests.oracles import dense_ggn, finite_difference, softmax_hessian
+
+CPU = torch.device("cpu")
+RULES = {
+    "kfac": Kfac(batch_size=5),
+    "kfac, reduce": Kfac(sharing="reduce", batch_size=5),
+    "kfac, pooled": Kfac(pool_blocks=True, batch_size=5),
+    "kfac, empirical": Kfac(EmpiricalFisher(), batch_size=5),
+    "kfac, sampled": Kfac(MonteCarloFisher(2), batch_size=20),
+    "diagonal": Diagonal(batch_size=5),
+    "ggn": Ggn(batch_size=5),
+    "ggn by tensor": Ggn(joint=False, batch_size=5),
+    "kernel": Kernel(subset=12, batch_size=5),
+    "kernel on subsets": Kernel(subset=5, subsets=None),
+    "kfac on subsets": Subsets(Kfac(), size=5, subsets=None),
+}
+#: Networks with every kind of map that curvature knows in its own way.
+NETS = {
+    "convolutions": lambda: nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"),
+        nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3),
+    ),
+    "paths": lambda: nn.Sequential(
+        RelaxedLayer({"factored": FactoredPath((1, 8, 8), (2, 8, 8)), "conv": ConvPath(1, 2, (3, 3))}), nn.Tanh(),
+        SparseConvPath(2, 2, (3, 3), learn_lengthscale=True), nn.Tanh(), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(8, 3),
+    ),
+    "norms and a free tensor": lambda: nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.GroupNorm(1, 3), nn.Tanh(), nn.AvgPool2d(3), nn.Flatten(), Free(), nn.Linear(12, 3)
+    ),
+}  # fmt: skip
+
+
+class Free(nn.Module):
+    """A trainable tensor that belongs to no map."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.linspace(0.5, 1.5, 12))
+
+    def forward(self, inputs):
+        return inputs * self.factor
+
+
+def problem(net, generator, **settings):
+    model = OrbitAverage(NETS[net](), affine2d().starting(0.13), samples=4, **settings).double()
+    inputs = torch.randn(12, 1, 8, 8, generator=generator, dtype=torch.float64)
+    return model, (inputs, torch.arange(12) % 3)
+
+
+def evidence(model, data, rule, likelihood=None):
+    prior = TensorwisePrior(model, 0.7)
+    seed = torch.Generator().manual_seed(1)
+    return laplace_evidence(model, data, likelihood or Categorical(), prior, rule=rule, generator=seed)
+
+
+def by_differences(model, data, rule, likelihood=None):
+    def value(extents):
+        with torch.no_grad():
+            model.orbit.value.copy_(extents)
+            return evidence(model, data, rule, likelihood).total
+
+    start = model.orbit.value.detach().clone()
+    found = finite_difference(value, start, 1e-6)
+    value(start)
+    return found
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("rule", ["kfac", "diagonal", "ggn"])
+def test_gradients_in_extents_are_finite_differences(rule, net, generator):
+    model, data = problem(net, generator)
+    (found,) = torch.autograd.grad(evidence(model, data, RULES[rule]).total, model.orbit.value)
+    assert found.abs().min() > 1e-4
+    assert_close(found, by_differences(model, data, RULES[rule]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", [name for name in RULES if name not in ("kfac", "diagonal", "ggn")])
+def test_gradients_through_other_rules_are_finite_differences(rule, generator):
+    model, data = problem("convolutions", generator)
+    (found,) = torch.autograd.grad(evidence(model, data, RULES[rule]).total, model.orbit.value)
+    assert_close(found, by_differences(model, data, RULES[rule]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "gaussian by output", "bernoulli"])
+@pytest.mark.parametrize("rule", ["kfac", "ggn"])
+def test_gradients_hold_for_every_likelihood(rule, kind, generator):
+    model, (inputs, _) = problem("convolutions", generator)
+    numbers = torch.randn(12, 3, generator=generator, dtype=torch.float64)
+    likelihood, targets = {
+        "gaussian": (Gaussian(0.6).double(), numbers),
+        "gaussian by output": (Gaussian(0.6, 3).double(), numbers),
+        "bernoulli": (Bernoulli(), (numbers > 0).long()),
+    }[kind]
+    (found,) = torch.autograd.grad(evidence(model, (inputs, targets), RULES[rule], likelihood).total, model.orbit.value)
+    assert_close(found, by_differences(model, (inputs, targets), RULES[rule], likelihood), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("rule", [name for name in RULES if name != "kfac, sampled"])
+def test_two_passes_give_the_gradient_of_one_with_a_graph(rule, net, generator):
+    if net != "convolutions" and rule not in ("kfac", "diagonal", "ggn", "kfac on subsets"):
+        return  # what differs between networks is in these
+    model, data = problem(net, generator)
+    (whole,) = torch.autograd.grad(evidence(model, data, RULES[rule]).total, model.orbit.value)
+    (parts,) = evidence_gradient(model, data, Categorical(), TensorwisePrior(model, 0.7), rule=RULES[rule])
+    assert_close(parts, whole)
+
+
+def test_random_batches_give_the_gradient_on_average(generator):
+    model, data = problem("convolutions", generator)
+    prior, rule = TensorwisePrior(model, 0.7), Kfac(batch_size=3)
+    (whole,) = evidence_gradient(model, data, Categorical(), prior, rule=rule)
+    draws = torch.stack(
+        [
+            evidence_gradient(model, data, Categorical(), prior, rule=rule, share=0.25, generator=generator)[0]
+            for _ in range(300)
+        ]
+    )
+    error = draws.std(0) / len(draws) ** 0.5
+    assert (draws.std(0) > 0).all()
+    assert ((draws.mean(0) - whole).abs() < 4 * error).all()
+    assert (error < 0.2 * whole.norm()).all()
+
+
+def test_the_full_ggn_by_lanczos_gives_its_gradient_on_average(generator):
+    model, data = problem("convolutions", generator)
+    prior = TensorwisePrior(model, 0.7)
+    (exact,) = evidence_gradient(model, data, Categorical(), prior, rule=Ggn())
+    rule = Lanczos(probes=400, steps=40)
+    (found,) = evidence_gradient(model, data, Categorical(), prior, rule=rule, generator=generator)
+    assert (found - exact).norm() < 0.1 * exact.norm()
+    total = laplace_evidence(model, data, Categorical(), prior, rule=rule, generator=torch.Generator().manual_seed(0)).total
+    assert_close(torch.autograd.grad(total, model.orbit.value)[0], found, rtol=1e-6, atol=1e-8)
+
+
+def test_ekfac_differentiates_with_its_basis_held(generator):
+    model, data = problem("convolutions", generator)
+    (found,) = evidence_gradient(model, data, Categorical(), TensorwisePrior(model, 0.7), rule=Ekfac())
+    numeric = by_differences(model, data, Ekfac())
+    assert (found - numeric).norm() < 0.02 * numeric.norm()
+
+
+def test_only_the_graph_of_one_batch_is_kept(generator):
+    """What autograd has saved at one time: counted for ten times as much data, it does not grow."""
+    peaks = []
+    for size in (20, 200):
+        model, _ = problem("convolutions", generator)
+        inputs = torch.randn(size, 1, 8, 8, generator=generator, dtype=torch.float64)
+        alive = peak = 0
+
+        class Saved:
+            def __init__(self, tensor):
+                nonlocal alive, peak
+                self.tensor, count = tensor, tensor.numel()
+                alive += count
+                peak = max(peak, alive)
+                weakref.finalize(self, self.forget, count)
+
+            @staticmethod
+            def forget(count):
+                nonlocal alive
+                alive -= count
+
+        with torch.autograd.graph.saved_tensors_hooks(Saved, lambda saved: saved.tensor):
+            rule = Kfac(MonteCarloFisher(), batch_size=10)
+            evidence_gradient(model, (inputs, torch.arange(size) % 3), Categorical(), TensorwisePrior(model), rule=rule)
+            gc.collect()
+        peaks.append(peak)
+    assert peaks[1] <= 1.1 * peaks[0]
+
+
+def test_any_tensor_of_the_forward_pass_can_be_differentiated_in(generator):
+    """Inputs, a tensor in a closure, and a hyperparameter of a user's own module."""
+
+    class Tempered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3, dtype=torch.float64)
+            self.sharpness = Hyperparameter(torch.tensor(0.8, dtype=torch.float64))
+
+        def forward(self, inputs):
+            return self.linear(torch.tanh(self.sharpness * inputs + shift))
+
+    shift = torch.randn(4, generator=generator, dtype=torch.float64).requires_grad_()
+    model = Tempered()
+    inputs = torch.randn(9, 4, generator=generator, dtype=torch.float64).requires_grad_()
+    targets = torch.arange(9) % 3
+    tensors = [model.sharpness, shift, inputs]
+    for rule in (Kfac(batch_size=4), Diagonal(), Ggn(), Kernel(9)):
+        total = evidence(model, (inputs, targets), rule).total
+        gradients = torch.autograd.grad(total, tensors)
+        for tensor, gradient in zip(tensors, gradients, strict=True):
+            start = tensor.detach().clone()
+
+            def value(moved, tensor=tensor, rule=rule):
+                with torch.no_grad():
+                    tensor.copy_(moved)
+                    return evidence(model, (inputs, targets), rule).total
+
+            assert_close(gradient, finite_difference(value, start, 1e-6), rtol=1e-5, atol=1e-6)
+            value(start)
+    prior = TensorwisePrior(model, 0.7)
+    two = evidence_gradient(model, (inputs, targets), Categorical(), prior, [model.sharpness, shift], rule=Kfac(batch_size=4))
+    once = torch.autograd.grad(evidence(model, (inputs, targets), Kfac(batch_size=4)).total, tensors[:2])
+    assert_close(two, once)
+
+
+def test_at_extent_zero_curvature_is_that_of_the_plain_network(generator):
+    model, (inputs, targets) = problem("convolutions", generator)
+    with torch.no_grad():
+        model.orbit.value.zero_()
+    source = TensorSource(inputs, targets, CPU)
+    for rule in (Kfac(), Kfac(sharing="reduce"), Diagonal(), Ggn(joint=False)):
+        with torch.no_grad():
+            averaged = rule.curvature(model, source, Categorical())
+            plain = rule.curvature(model.net, source, Categorical())
+        for name, block in plain.blocks.items():
+            assert_close(averaged.blocks[f"net.{name}"].dense(), block.dense(), rtol=1e-9, atol=1e-11)
+
+
+def test_the_diagonal_and_biases_inside_an_average_are_exact(generator):
+    model, (inputs, targets) = problem("convolutions", generator)
+    model.eval()
+    model.orbit.value.requires_grad_(False)
+    wanted = dense_ggn(model, inputs, softmax_hessian)
+    source = TensorSource(inputs, targets, CPU)
+    diagonal = Diagonal().curvature(model, source, Categorical()).blocks
+    kfac = Kfac().curvature(model, source, Categorical()).blocks
+    for name, _ in model.net.named_parameters():
+        full = f"net.{name}"
+        assert_close(diagonal[full].dense(), torch.diag(wanted[full, full].diagonal()))
+        if name.endswith("bias"):
+            assert_close(kfac[full].dense(), wanted[full, full])
+
+
+def test_copies_are_averaged_before_moments_are_taken(generator):
+    """KFAC of a linear network inside an average is that of the network on averaged inputs."""
+    group = affine2d("rotation", on="points").starting(0.8)
+    model = OrbitAverage(nn.Linear(2, 3, dtype=torch.float64), group, samples=5).eval()
+    inputs = torch.randn(7, 2, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        averaged = model.orbit.transform(model.orbit.even(5), inputs).mean(1)
+        found = Kfac().curvature(model, TensorSource(inputs, torch.arange(7) % 3, CPU), Categorical()).blocks
+        wanted = Kfac().curvature(model.net, TensorSource(averaged, torch.arange(7) % 3, CPU), Categorical()).blocks
+    assert_close(found["net.weight"].dense(), wanted["weight"].dense())
+
+
+def test_averages_inside_averages_are_averaged(generator):
+    inner = OrbitAverage(nn.Linear(2, 3, dtype=torch.float64), affine2d("scale", on="points").starting(0.5), samples=3)
+    model = OrbitAverage(inner, affine2d("rotation", on="points").starting(0.8), samples=4).eval()
+    inputs = torch.randn(7, 2, generator=generator, dtype=torch.float64)
+    source = TensorSource(inputs, torch.arange(7) % 3, CPU)
+    for parameter in (model.orbit.value, inner.orbit.value):
+        parameter.requires_grad_(False)
+    wanted = dense_ggn(model, inputs, softmax_hessian)
+    blocks = Kfac().curvature(model, source, Categorical()).blocks
+    assert_close(blocks["net.net.bias"].dense(), wanted["net.net.bias", "net.net.bias"])
+    blocks = Diagonal().curvature(model, source, Categorical()).blocks
+    assert_close(blocks["net.net.weight"].eigenvalues, wanted["net.net.weight", "net.net.weight"].diagonal())
+
+
+def test_a_subset_bounds_the_evidence_from_below(generator):
+    model, data = problem("convolutions", generator)
+    prior = TensorwisePrior(model, 0.7)
+    with torch.no_grad():
+        totals = [
+            laplace_evidence(model, data, Categorical(), prior, rule=Subsets(Ggn(), size=size, subsets=None)).total
+            for size in (2, 4, 6, 12)
+        ]
+        whole = laplace_evidence(model, data, Categorical(), prior, rule=Ggn()).total
+        same = laplace_evidence(model, data, Categorical(), prior, rule=Kernel(4, None)).total
+    assert totals == sorted(totals)
+    assert_close(totals[-1], whole)
+    assert totals[1] < whole
+    assert same < whole
+
+
+def test_confident_outputs_do_not_spoil_the_gradient():
+    """Probabilities that underflow have a root whose slope is infinite, unless it is taken in logarithms."""
+    outputs = torch.tensor([[200.0, 0.0, -200.0]], requires_grad=True)
+    for likelihood in (Categorical(), Bernoulli()):
+        for columns in (likelihood.fisher_columns(outputs), likelihood.sampled_columns(outputs, 1)):
+            (gradient,) = torch.autograd.grad(columns.sum(), outputs)
+            assert gradient.isfinite().all()
+
+
+def test_what_cannot_be_differentiated_in_is_refused(generator):
+    model, data = problem("convolutions", generator)
+    prior = TensorwisePrior(model)
+    with pytest.raises(ValueError, match=r"depend on every tensor .* number 1, of shape \(2,\), they do not"):
+        evidence_gradient(model, data, Categorical(), prior, [model.orbit.value, torch.zeros(2, requires_grad=True)])
+    with pytest.raises(ValueError, match=r"share must lie above 0 and be at most 1 .* got 0"):
+        evidence_gradient(model, data, Categorical(), prior, share=0.0)
+    with pytest.raises(ValueError, match="the model has no hyperparameters, and none were given"):
+        evidence_gradient(model.net, data, Categorical(), TensorwisePrior(model.net))
+    with pytest.raises(ValueError, match="at least one subset of at least one datum, got 1 of 0"):
+        Subsets(size=0)
