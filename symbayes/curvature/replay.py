@@ -48,10 +48,12 @@ class Replay:
         """As `Curvature.surrogates` says."""
         slopes = self.slopes(precisions)
         for batch, scale in some_batches(self.data, self.batch_size, share, generator):
-            with torch.enable_grad():
-                sums, log_likelihood = self.collect(TensorSource(*batch, batch[0].device))
-                charge = sum(((slopes[key] * value).sum() for key, value in sums.items()), torch.zeros(()))
-                yield scale * (log_likelihood - charge / 2)
+            yield scale * self._term(TensorSource(*batch, batch[0].device), slopes)
+
+    @torch.enable_grad()
+    def _term(self, batch: DataSource, slopes: Sums) -> Float[Tensor, ""]:
+        sums, log_likelihood = self.collect(batch)
+        return log_likelihood - sum(((slopes[key] * value).sum() for key, value in sums.items()), torch.zeros(())) / 2
 
     def slopes(self, precisions: Precisions) -> dict[tuple[str, str], Tensor]:
         """V = ∂ log|I + HΔ⁻¹| / ∂S, by sum."""

@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.rule import Rule
+from symbayes.curvature.rule import Curvature, Rule
 from symbayes.data.source import Data, DataSource, as_source
 from symbayes.layers.structure import hyperparameters
 from symbayes.likelihoods import Likelihood
@@ -52,14 +52,29 @@ def evidence_gradient(
     source = as_source(data, next(model.parameters()).device)
     with torch.no_grad():
         curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=generator)
-    totals = [torch.zeros_like(tensor) for tensor in chosen]
-    for surrogate in curvature.surrogates(prior.precisions(), share, generator):
-        found = torch.autograd.grad(surrogate, chosen, allow_unused=True) if surrogate.requires_grad else [None] * len(chosen)
-        for index, gradient in enumerate(found):
-            if gradient is None:
-                raise ValueError(
-                    f"The outputs of the model must depend on every tensor to differentiate in; on number {index}, of shape "
-                    f"{tuple(chosen[index].shape)}, they do not. Weights have no gradient here: they are integrated over."
-                )
-            totals[index] = totals[index] + gradient
+    return gradient_through(curvature, prior, chosen, share, generator)
+
+
+def gradient_through(
+    curvature: Curvature, prior: Prior, tensors: Sequence[Tensor], share: float, generator: Generator | None
+) -> tuple[Tensor, ...]:
+    """The same, for curvature that is known already."""
+    totals = [torch.zeros_like(tensor) for tensor in tensors]
+    precisions = {name: precision.detach() for name, precision in prior.precisions().items()}
+    for surrogate in curvature.surrogates(precisions, share, generator):
+        found = _gradients(surrogate, tensors)
+        del surrogate  # and with it the graph, before the next is made
+        totals = [total + gradient for total, gradient in zip(totals, found, strict=True)]
     return tuple(totals)
+
+
+def _gradients(surrogate: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    needed = [tensor for tensor in tensors if tensor.requires_grad] if surrogate.requires_grad else []
+    found = dict(zip(map(id, needed), torch.autograd.grad(surrogate, needed, allow_unused=True) if needed else (), strict=True))
+    for index, tensor in enumerate(tensors):
+        if found.get(id(tensor)) is None:
+            raise ValueError(
+                f"The outputs of the model must depend on every tensor to differentiate in; on number {index}, of shape "
+                f"{tuple(tensor.shape)}, they do not. Weights have no gradient here: they are integrated over."
+            )
+    return [found[id(tensor)] for tensor in tensors]

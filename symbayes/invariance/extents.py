@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -108,12 +109,13 @@ def all_extents(model: nn.Module) -> dict[str, float]:
 @cache
 def _even_shares(count: int, k: int) -> Float[Tensor, "s k"]:
     """Points of the unit cube that take evenly spaced steps along every axis (a Latin hypercube), of small correlation."""
-    generator = torch.Generator().manual_seed(0)
-    steps = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-    best, least = steps.repeat(k, 1), float("inf")
+    # By numpy: this may run inside torch's vmap, which refuses to draw.
+    rng = np.random.default_rng(0)
+    steps = (np.arange(count) + 0.5) / count
+    best, least = np.tile(steps, (k, 1)), np.inf
     for _ in range(_CANDIDATES if k > 1 and count > 1 else 0):
-        table = torch.stack([steps, *(steps[torch.randperm(count, generator=generator)] for _ in range(k - 1))])
-        worst = float((torch.corrcoef(table) - torch.eye(k)).abs().max())
+        table = np.stack([steps, *(rng.permutation(steps) for _ in range(k - 1))])
+        worst = np.abs(np.corrcoef(table) - np.eye(k)).max()
         if worst < least:
             best, least = table, worst
-    return best.T
+    return torch.from_numpy(best.T.copy())

@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import cast
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -66,7 +65,7 @@ class TangentRows(RowForm):
     """A single number θ that a map depends on in any way: every entry y of the output is a position, with ∂y/∂θ for input row.
 
     Args:
-        tangent: Of the output, from the inputs of the map.
+        tangent: Of the output, from the inputs of the map; with weights cut off from autograd.
     """
 
     elementwise = True
@@ -75,8 +74,7 @@ class TangentRows(RowForm):
         self.tangent = tangent
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s 1 1"]:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and inputs.requires_grad):
-            return self.output_rows(self.tangent(inputs))
+        return self.output_rows(self.tangent(inputs))
 
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s 1 1"]:
         return outputs.reshape(len(outputs), -1, 1, 1)

@@ -72,16 +72,15 @@ class SparseConvPath(ConvPath, Shaped):
         """The filters u Ψ, as those of a `ConvPath`."""
         return (self.weight @ self.basis.matrix()).unflatten(2, self.kernel_size)
 
-    @torch.no_grad()
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
         patches = super().input_rows(inputs).unflatten(3, (-1, prod(self.kernel_size)))
-        return (patches @ self.basis.matrix().T).flatten(3)
+        return (patches @ self.basis.matrix().detach().T).flatten(3)
 
     def shape_rows(self) -> dict[str, RowForm]:
         return {"basis.omega": TangentRows(self._tangent)}
 
     def _tangent(self, inputs: Tensor) -> Tensor:
-        return self._convolved(inputs, (self.weight @ self.basis.slope()).unflatten(2, self.kernel_size), None)
+        return self._convolved(inputs, (self.weight.detach() @ self.basis.slope()).unflatten(2, self.kernel_size), None)
 
 
 class ProjectedPath(BlockPath, Shaped):
@@ -112,22 +111,21 @@ class ProjectedPath(BlockPath, Shaped):
             self.weight.div_(basis.spread())
 
     def forward(self, inputs: Float[Tensor, "n block cell"]) -> Float[Tensor, "n block d_out"]:
-        return self._mapped(inputs, self.basis.matrix(), self.bias)
+        return self._mapped(inputs, self.weight, self.basis.matrix(), self.bias)
 
-    @torch.no_grad()
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n 1 block d_in"]:
-        return (inputs @ self.basis.matrix().T)[:, None]
+        return (inputs @ self.basis.matrix().detach().T)[:, None]
 
     def dense_weight(self) -> Float[Tensor, "block d_out cell"]:
         return self.weight @ self.basis.matrix()
 
     def shape_rows(self) -> dict[str, RowForm]:
-        return {"basis.omega": TangentRows(lambda inputs: self._mapped(inputs, self.basis.slope(), None))}
+        return {"basis.omega": TangentRows(lambda inputs: self._mapped(inputs, self.weight.detach(), self.basis.slope(), None))}
 
-    def _mapped(self, inputs: Tensor, basis: Float[Tensor, "anchor cell"], bias: Tensor | None) -> Tensor:
-        if weights_first(len(inputs), basis, self.weight.shape[1]):
-            return block_product(self.weight @ basis, inputs, bias)
-        return block_product(self.weight, inputs @ basis.T, bias)
+    def _mapped(self, inputs: Tensor, weight: Tensor, basis: Float[Tensor, "anchor cell"], bias: Tensor | None) -> Tensor:
+        if weights_first(len(inputs), basis, weight.shape[1]):
+            return block_product(weight @ basis, inputs, bias)
+        return block_product(weight, inputs @ basis.T, bias)
 
 
 class ExpandedPath(BlockPath, Shaped):
@@ -152,22 +150,21 @@ class ExpandedPath(BlockPath, Shaped):
             self.weight.div_(basis.spread())
 
     def forward(self, inputs: Float[Tensor, "n block d_in"]) -> Float[Tensor, "n block cell"]:
-        return self._mapped(inputs, self.basis.matrix())
+        return self._mapped(inputs, self.weight, self.basis.matrix())
 
-    @torch.no_grad()
     def output_rows(self, outputs: Float[Tensor, "n block cell"]) -> Float[Tensor, "n 1 block d_out"]:
-        return (outputs @ self.basis.matrix().T)[:, None]
+        return (outputs @ self.basis.matrix().detach().T)[:, None]
 
     def dense_weight(self) -> Float[Tensor, "block cell d_in"]:
         return self.basis.matrix().T @ self.weight
 
     def shape_rows(self) -> dict[str, RowForm]:
-        return {"basis.omega": TangentRows(lambda inputs: self._mapped(inputs, self.basis.slope()))}
+        return {"basis.omega": TangentRows(lambda inputs: self._mapped(inputs, self.weight.detach(), self.basis.slope()))}
 
-    def _mapped(self, inputs: Tensor, basis: Float[Tensor, "anchor cell"]) -> Tensor:
-        if weights_first(len(inputs), basis, self.weight.shape[2]):
-            return block_product(basis.T @ self.weight, inputs)
-        return block_product(self.weight, inputs) @ basis
+    def _mapped(self, inputs: Tensor, weight: Tensor, basis: Float[Tensor, "anchor cell"]) -> Tensor:
+        if weights_first(len(inputs), basis, weight.shape[2]):
+            return block_product(basis.T @ weight, inputs)
+        return block_product(weight, inputs) @ basis
 
 
 def weights_first(data: int, basis: Float[Tensor, "anchor cell"], features: int) -> bool:

@@ -8,6 +8,7 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.rule import Curvature
 from symbayes.errors import NotFiniteError
+from symbayes.evidence.gradient import gradient_through
 from symbayes.evidence.objective import Laplace
 from symbayes.invariance.extents import Extents
 from symbayes.layers.structure import hyperparameters
@@ -86,11 +87,7 @@ def update_extents(
     """Steps up the gradient of the evidence in extents and other hyperparameters, through the curvature."""
     if not adam.parameters:
         return
-    precisions = {name: precision.detach() for name, precision in problem.prior.precisions().items()}
     share = settings.extent_share / settings.extent_steps
     for _ in range(settings.extent_steps):
-        gradients = [torch.zeros_like(parameter) for parameter in adam.parameters]
-        for surrogate in curvature.surrogates(precisions, share, generator):
-            found = torch.autograd.grad(surrogate, adam.parameters, allow_unused=True, materialize_grads=True)
-            gradients = [total - gradient for total, gradient in zip(gradients, found, strict=True)]
-        adam.step([gradient / problem.data.size for gradient in gradients], rate)
+        gradients = gradient_through(curvature, problem.prior, adam.parameters, share, generator)
+        adam.step([-gradient / problem.data.size for gradient in gradients], rate)
