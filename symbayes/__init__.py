@@ -10,6 +10,7 @@ from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.load import load
 from symbayes.data.task import Task
 from symbayes.errors import NotFiniteError
+from symbayes.evidence.exact import exact_evidence
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.evidence.objective import Laplace, Map
 from symbayes.evidence.terms import Evidence
@@ -18,6 +19,7 @@ from symbayes.groups.graph import automorphisms
 from symbayes.groups.permutation import Permutations, from_table
 from symbayes.groups.space import SpaceGroup, cube, flips, p4, p4m
 from symbayes.groups.translation import Translation
+from symbayes.invariance.filter_bank import FilterBank
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
@@ -46,6 +48,7 @@ __all__ = [
     "Evidence",
     "ExactFisher",
     "FactoredPath",
+    "FilterBank",
     "Gaussian",
     "Ggn",
     "GroupConvPath",
@@ -80,6 +83,7 @@ __all__ = [
     "cube",
     "cyclic",
     "dihedral",
+    "exact_evidence",
     "fit",
     "flips",
     "from_table",
