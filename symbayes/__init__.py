@@ -11,6 +11,7 @@ from symbayes.curvature.subsets import Subsets
 from symbayes.data.load import load
 from symbayes.data.task import Task
 from symbayes.errors import NotFiniteError
+from symbayes.evidence.exact import exact_evidence
 from symbayes.evidence.gradient import evidence_gradient
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.evidence.objective import Augerino, Laplace, Map
@@ -21,6 +22,7 @@ from symbayes.groups.permutation import Permutations, from_table
 from symbayes.groups.space import SpaceGroup, cube, flips, p4, p4m
 from symbayes.groups.translation import Translation
 from symbayes.groups.warp import affine1d, affine2d, colours
+from symbayes.invariance.filter_bank import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
@@ -52,6 +54,7 @@ __all__ = [
     "Evidence",
     "ExactFisher",
     "FactoredPath",
+    "FilterBank",
     "Gaussian",
     "Ggn",
     "GroupConvPath",
@@ -92,6 +95,7 @@ __all__ = [
     "cyclic",
     "dihedral",
     "evidence_gradient",
+    "exact_evidence",
     "fit",
     "flips",
     "from_table",

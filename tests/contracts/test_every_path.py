@@ -6,6 +6,8 @@ from torch.testing import assert_close
 
 from symbayes.groups.actions import board, copies, cyclic, pairs, symmetric
 from symbayes.groups.space import cube, flips, p4, p4m
+from symbayes.groups.warp import affine2d
+from symbayes.invariance.filter_path import FilterPath
 from symbayes.layers.basis import RadialBasis
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
@@ -33,6 +35,8 @@ CASES = {
     "orbit of a board": (lambda: OrbitPath(2, 3, board(3), in_shape=(3, 3)).parts[0], (2, 3, 3)),
     "orbit of pairs": (lambda: OrbitPath(2, 3, pairs(symmetric(4)), bias=False).parts[1], (2, 16)),
     "orbit of two cycles": (lambda: OrbitPath(2, 3, copies(cyclic(4), 2)).parts[0], (2, 8)),
+    "filters": (lambda: FilterPath((2, 4, 5), 3, affine2d(padding="zeros").starting(0.3), 6, stochastic=False), (2, 4, 5)),
+    "filters, drawn": (lambda: FilterPath((1, 4, 4), 3, affine2d("rotation"), 4, bias=False), (1, 4, 4)),
     "conv 3-d": (lambda: ConvPath(1, 2, (3, 3, 3), stride=2), (1, 4, 4, 2)),
     "gconv p4": (lambda: GroupConvPath(2, 3, p4()), (8, 4, 4)),
     "gconv p4 lifting": (lambda: GroupConvPath(2, 3, p4(), lifting=True), (2, 5, 5)),

@@ -1,0 +1,188 @@
+"""Invariance of the weights: a first layer whose filters are transformed, and whose hidden units are averaged over that."""
+
+from collections.abc import Callable
+from math import log
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from symbayes.groups.lie import LieGroup
+from symbayes.invariance.extents import Extents
+from symbayes.invariance.filter_path import FilterPath
+from symbayes.layers.structure import Hyperparameter
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "gelu": nn.functional.gelu,
+}
+
+
+class FilterBank(nn.Module):
+    """h(x)_k = mean over T of φ(⟨T W_k, x⟩ + b_k), with T = exp(Σ ε_i η_i G_i), ε uniform on [−1, 1] and extents η learned.
+
+    A shallow invariant network is `nn.Sequential(FilterBank(...), nn.Linear(width, classes))`: the mean of hidden units is that
+    of logits, since the map behind them is linear. At extents zero it is a plain fully connected layer. With random draws, of
+    S transformations, the log-likelihood is on average a lower bound of that of the invariant network, ever tighter as S grows
+    (van der Ouderaa and van der Wilk 2022).
+
+    While it trains, transformations are drawn anew for every pass and shared by its batch; in evaluation they are a fixed set,
+    spread evenly. Filters of a deterministic first layer are fitted at no cost to the evidence of the last: give both layers a
+    prior and a curvature, or fix the filters (`from_images`).
+
+    Args:
+        in_shape: Of one input: channels, height and width; and so of a filter.
+        width: Filters, and hidden units.
+        group: Affine maps of images (`sb.affine2d`), with the bounds and first values of extents.
+        samples: Transformations of each filter; the cost grows with them.
+        activation: φ: "relu", "tanh", "sigmoid" or "gelu".
+        bias: Whether to add b.
+        stochastic: Whether transformations are drawn while training; else they are the fixed set, there too.
+        antithetic: Whether draws come in pairs of opposite sign.
+        seed: For the draws.
+        scale: Of the initial filters, as in `DensePath`.
+        generator: For the initial filters; the global one when None.
+    """
+
+    def __init__(
+        self,
+        in_shape: tuple[int, ...],
+        width: int,
+        group: LieGroup,
+        samples: int = 20,
+        *,
+        activation: str = "relu",
+        bias: bool = True,
+        stochastic: bool = True,
+        antithetic: bool = False,
+        seed: int = 0,
+        scale: float = 1.0,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if activation not in _ACTIVATIONS:
+            raise ValueError(
+                f"activation must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}. Radial functions are for filters "
+                "that are not trained: FilterBank.from_images(images, group, lengthscale=...)."
+            )
+        self.activation = activation
+        self.filters = FilterPath(
+            in_shape,
+            width,
+            group,
+            samples,
+            bias=bias,
+            stochastic=stochastic,
+            antithetic=antithetic,
+            seed=seed,
+            scale=scale,
+            generator=generator,
+        )
+
+    @staticmethod
+    def from_images(
+        images: Tensor,
+        group: LieGroup,
+        samples: int = 20,
+        *,
+        lengthscale: float,
+        learn_lengthscale: bool = False,
+        stochastic: bool = True,
+        antithetic: bool = False,
+        seed: int = 0,
+    ) -> "RadialFilterBank":
+        """Images as filters that are not trained, with φ = exp(−|x − T W|² / 2ℓ²)."""
+        return RadialFilterBank(
+            images,
+            group,
+            samples,
+            lengthscale=lengthscale,
+            learn_lengthscale=learn_lengthscale,
+            stochastic=stochastic,
+            antithetic=antithetic,
+            seed=seed,
+        )
+
+    @property
+    def orbit(self) -> Extents:
+        """How far filters are transformed."""
+        return self.filters.orbit
+
+    @property
+    def extents(self) -> dict[str, float]:
+        """How far the layer is invariant, by generator: in degrees, pixels and percent."""
+        return self.orbit.natural()
+
+    @property
+    def samples(self) -> int:
+        """Transformations of each filter."""
+        return self.filters.copies
+
+    def forward(self, inputs: Tensor) -> Float[Tensor, "n d_out"]:
+        """Hidden units, averaged over transformations."""
+        if self.training:
+            self.filters.redraw()
+        return self.hidden(inputs).mean(1)
+
+    def hidden(self, inputs: Tensor) -> Float[Tensor, "n s d_out"]:
+        """Hidden units under every transformation."""
+        return _ACTIVATIONS[self.activation](self.filters(inputs))
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return cast(Tensor, super().__call__(inputs))
+
+
+class RadialFilterBank(FilterBank):
+    """h(x)_k = mean over T of exp(−|x − T W_k|² / 2ℓ²), for images W_k that are not trained (`FilterBank.from_images`).
+
+    Args:
+        images: W: [width, c, h, w].
+        group: As in `FilterBank`.
+        samples: As in `FilterBank`.
+        lengthscale: ℓ, or its first value.
+        learn_lengthscale: Whether ℓ is learned by the evidence, as extents are.
+        stochastic: As in `FilterBank`.
+        antithetic: As in `FilterBank`.
+        seed: As in `FilterBank`.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        group: LieGroup,
+        samples: int = 20,
+        *,
+        lengthscale: float,
+        learn_lengthscale: bool = False,
+        stochastic: bool = True,
+        antithetic: bool = False,
+        seed: int = 0,
+    ) -> None:
+        if images.ndim != 4 or not images.is_floating_point():
+            raise ValueError(
+                f"Filters must be images of real numbers, [width, c, h, w]; got {images.dtype} of shape {tuple(images.shape)}."
+            )
+        if not lengthscale > 0:
+            raise ValueError(f"lengthscale must be positive, got {lengthscale}. The distance of two typical images will do.")
+        shape = tuple(images.shape[1:])
+        super().__init__(
+            shape, len(images), group, samples, bias=False, stochastic=stochastic, antithetic=antithetic, seed=seed
+        )
+        self.activation = "rbf"
+        self.filters.to(images)
+        self.filters.weight = nn.Parameter(images.detach().clone(), requires_grad=False)
+        self.log_lengthscale = Hyperparameter(images.new_tensor(log(lengthscale)), requires_grad=learn_lengthscale)
+
+    @property
+    def lengthscale(self) -> float:
+        """ℓ."""
+        return self.log_lengthscale.exp().item()
+
+    def hidden(self, inputs: Tensor) -> Float[Tensor, "n s d_out"]:
+        moved = self.filters.moved()
+        squares = inputs.flatten(1).square().sum(1)[:, None, None] + moved.flatten(2).square().sum(2)
+        distances = (squares - 2 * self.filters.products(inputs, moved)).clamp(min=0)
+        return (-distances / (2 * (2 * self.log_lengthscale).exp())).exp()
