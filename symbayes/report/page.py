@@ -29,12 +29,13 @@ def render(template: str, **values: object) -> str:
     return environment.get_template(template).render(plotlyjs=get_plotlyjs(), **values)
 
 
-def embed(figure: Figure | None, name: str) -> str:
-    """A figure as the inside of a page, empty for None; `name` is unique there."""
+def embed(figure: Figure | None, name: str, *, buttons: bool = True) -> str:
+    """A figure as the inside of a page, empty for None; `name` is unique there, and `buttons` are plotly's own."""
     if figure is None:
         return ""
+    config = _CONFIG if buttons else {**_CONFIG, "displayModeBar": False}
     html: str = to_html(
-        figure, _CONFIG, include_plotlyjs=False, full_html=False, default_height=figure.layout.height, div_id=name
+        figure, config, include_plotlyjs=False, full_html=False, default_height=figure.layout.height, div_id=name
     )
     return html
 

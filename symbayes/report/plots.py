@@ -9,10 +9,10 @@ from plotly.colors import sample_colorscale
 from plotly.graph_objects import Bar, Figure, Scatter
 from plotly.subplots import make_subplots
 
-#: Okabe and Ito's colours, which the colour-blind can tell apart. Paths and runs start from different ends.
+#: Okabe and Ito's colours, which the colour-blind can tell apart. Runs are lines, of which the faintest colours come last.
 _PATH_COLOURS = ("#0072B2", "#E69F00", "#56B4E9", "#F0E442", "#CC79A7", "#009E73", "#D55E00", "#000000")
-_RUN_COLOURS = _PATH_COLOURS[::-1]
-_DASHES = ("solid", "dash", "dot", "dashdot")
+_RUN_COLOURS = ("#000000", "#D55E00", "#009E73", "#CC79A7", "#0072B2", "#E69F00", "#56B4E9", "#F0E442")
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _TEXT, _GRID = "#222222", "#e3e3e3"
 _MANY_LAYERS = 12
@@ -73,18 +73,25 @@ def path_colours(rows: Iterable[Row]) -> dict[str, str]:
 
 
 def curves(runs: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """A curve for every run: the colour is the model's, the dash the objective's."""
+    """A curve for every run: the dash is the objective's, the colour the model's where every model has every objective.
+
+    Otherwise every kind of run, a model with an objective, has a colour of its own, as far as there are enough.
+    """
     models = list(dict.fromkeys(run["model"] for run in runs))
     objectives = sorted(dict.fromkeys(run["objective"] for run in runs), key=lambda name: name != "evidence")
+    kinds = list(dict.fromkeys((run["model"], run["objective"]) for run in runs))
+    crossed = len(models) > 1 and len(kinds) == len(models) * len(objectives)
+    by_model = crossed or len(kinds) > len(_RUN_COLOURS)
     return [
         Curve(
-            f"{run['model']}, {run['objective']}",
+            run["model"] if run["model"] == run["objective"] else f"{run['model']}, {run['objective']}",
             run["history"],
             run["summary"]["num_data"],
-            _RUN_COLOURS[models.index(run["model"]) % len(_RUN_COLOURS)],
+            _RUN_COLOURS[(models.index(run["model"]) if by_model else kinds.index(kind)) % len(_RUN_COLOURS)],
             _DASHES[objectives.index(run["objective"]) % len(_DASHES)],
         )
         for run in runs
+        for kind in [(run["model"], run["objective"])]
     ]
 
 
@@ -98,9 +105,9 @@ def share_bars(rows: Iterable[Row], colours: Mapping[str, str]) -> Figure | None
         shares = {layer: 100 * row["share"] for layer, members in chosen.items() for row in members if row["path"] == path}
         figure.add_trace(
             Bar(
-                name=_label(path),
+                name=label(path),
                 x=list(shares.values()),
-                y=[_label(layer) for layer in shares],
+                y=[label(layer) for layer in shares],
                 orientation="h",
                 marker={"color": colour, "line": {"color": "white", "width": 1}},
                 texttemplate="%{x:.0f} %",
@@ -109,10 +116,10 @@ def share_bars(rows: Iterable[Row], colours: Mapping[str, str]) -> Figure | None
                 hovertemplate="%{y}: %{x:.1f} %",
             )
         )
-    _style(figure, 110 + 30 * len(chosen))
+    style(figure, 110 + 30 * len(chosen))
     figure.update_layout(barmode="stack", bargap=0.25, uniformtext={"minsize": 11, "mode": "hide"}, showlegend=True)
     figure.update_xaxes(title="share of the path in its layer (%)", range=[0, 100], dtick=25, fixedrange=True)
-    order = [_label(layer) for layer in chosen]
+    order = [label(layer) for layer in chosen]
     figure.update_yaxes(
         autorange="reversed", type="category", categoryorder="array", categoryarray=order, showgrid=False, fixedrange=True
     )
@@ -127,7 +134,7 @@ def training_curves(runs: Sequence[Curve]) -> Figure:
     has_evidence = any(len(run.evidences()[0]) > 1 for run in runs)
     figure = make_subplots(rows=2 if has_evidence else 1, cols=1, shared_xaxes=True, vertical_spacing=0.07)
     for run in runs:
-        look = {"name": _label(run.name), "legendgroup": run.name, "hovertemplate": "%{y:.4g}"}
+        look = {"name": label(run.name), "legendgroup": run.name, "hovertemplate": "%{y:.4g}"}
         line = {"color": run.colour, "dash": run.dash, "width": 2}
         epochs, values = run.losses()
         figure.add_trace(Scatter(x=epochs, y=values, mode="lines", line=line, **look), row=1, col=1)
@@ -140,7 +147,7 @@ def training_curves(runs: Sequence[Curve]) -> Figure:
             figure.add_trace(
                 Scatter(x=epochs, y=values, mode="markers", marker=diamond, showlegend=False, **look), row=2, col=1
             )
-    _style(figure, 640 if has_evidence else 330)
+    style(figure, 640 if has_evidence else 330)
     losses = [loss for run in runs for loss in run.losses()[1]]
     figure.update_yaxes(title="loss (nats per datum)", **_log_axis(losses), row=1, col=1)
     if has_evidence:
@@ -161,7 +168,7 @@ def precision_curves(history: Sequence[Mapping[str, Any]], rows: Sequence[Row]) 
     order = list(dict.fromkeys(layer for layer, _ in places.values()))
     paths = list(dict.fromkeys(path for _, path in places.values()))
     shades = sample_colorscale("Viridis", [0.9 * index / max(1, len(order) - 1) for index in range(len(order))])
-    titles = [_label(path) for path in paths]
+    titles = [label(path) for path in paths]
     figure = make_subplots(
         len(paths), 1, shared_xaxes=True, shared_yaxes="all", vertical_spacing=0.15 / len(paths), row_titles=titles
     )
@@ -170,16 +177,16 @@ def precision_curves(history: Sequence[Mapping[str, Any]], rows: Sequence[Row]) 
         trace = Scatter(
             x=epochs,
             y=[step["evidence"]["precision"][name] for step in steps],
-            name=_label(layer),
+            name=label(layer),
             legendgroup=layer,
             showlegend=all(layer != shown for shown, _ in seen),
             mode="lines",
             line={"color": shades[order.index(layer)], "dash": _DASHES[seen.count((layer, path)) % len(_DASHES)], "width": 2},
-            hovertemplate=f"{_label(name)}: %{{y:.3g}}, epoch %{{x}}<extra></extra>",
+            hovertemplate=f"{label(name)}: %{{y:.3g}}, epoch %{{x}}<extra></extra>",
         )
         figure.add_trace(trace, row=paths.index(path) + 1, col=1)
         seen.append((layer, path))
-    _style(figure, 120 + 220 * len(paths))
+    style(figure, 120 + 220 * len(paths))
     values = [step["evidence"]["precision"][name] for step in steps for name in names]
     figure.update_layout(showlegend=1 < len(order) <= _MANY_LAYERS)
     figure.update_yaxes(title="precision δ", **_log_axis(values))
@@ -205,7 +212,8 @@ def _log_axis(values: Sequence[float]) -> dict[str, Any]:
     return {"type": "log", "exponentformat": "power", "dtick": 1 if ratio > 100 else "D2" if ratio > 10 else None}
 
 
-def _style(figure: Figure, height: int) -> None:
+def style(figure: Figure, height: int) -> None:
+    """The look of all figures."""
     axis = {"gridcolor": _GRID, "zeroline": False, "automargin": True, "linecolor": "#888888", "ticks": "outside", "ticklen": 4}
     axis["title"] = {"font": {"size": 14}}
     figure.update_layout(
@@ -222,6 +230,6 @@ def _style(figure: Figure, height: int) -> None:
     figure.update_yaxes(**axis)
 
 
-def _label(text: str) -> str:
+def label(text: str) -> str:
     """Text that plotly shows as it is, not as markup."""
     return escape(text)

@@ -1,18 +1,21 @@
 """The page of one training run: its evidence, what was learned, and how it got there."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from symbayes.report.invariance import run_invariance
 from symbayes.report.page import embed, render
 from symbayes.report.plots import Curve, estimates, layers, path_colours, precision_curves, share_bars, training_curves
+from symbayes.report.svg import Number
 
 
-def run_page(summary: dict[str, Any], history: Sequence[dict[str, Any]]) -> str:
+def run_page(summary: dict[str, Any], history: Sequence[dict[str, Any]], *, truth: Mapping[str, Number] | None = None) -> str:
     """A page that opens offline.
 
     Args:
         summary: What `Result.summary` returns.
         history: The records of training as dictionaries, one for each epoch.
+        truth: How far data were in fact transformed, by the names of extents, where it is known.
     """
     rows = summary["symmetries"]
     curve = Curve("run", history, summary["num_data"])
@@ -24,5 +27,6 @@ def run_page(summary: dict[str, Any], history: Sequence[dict[str, Any]]) -> str:
         estimates=len(estimates(history)[0]),
         shares=embed(share_bars(rows, path_colours(rows)), "shares"),
         curves=embed(training_curves([curve]), "curves"),
+        invariance=run_invariance(summary, history, truth),
         precisions=embed(precision_curves(history, rows), "precisions"),
     )

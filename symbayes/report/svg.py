@@ -50,12 +50,22 @@ class Card:
             self.text(24, 55, subtitle, colour=FAINT)
 
     def text(
-        self, x: Number, y: Number, words: str, *, size: int = 13, anchor: str = "start", colour: str = TEXT, bold: bool = False
+        self,
+        x: Number,
+        y: Number,
+        words: str,
+        *,
+        size: int = 13,
+        anchor: str = "start",
+        colour: str = TEXT,
+        bold: bool = False,
+        turned: bool = False,
     ) -> None:
-        """Words on a base line; `anchor` is "start", "middle" or "end"."""
-        weight = ' font-weight="600"' if bold else ""
+        """Words on a base line, or from bottom to top when `turned`; `anchor` is "start", "middle" or "end"."""
+        look = ' font-weight="600"' if bold else ""
+        look += f' transform="rotate(-90 {_number(x)} {_number(y)})"' if turned else ""
         self._parts.append(
-            f'<text x="{_number(x)}" y="{_number(y)}" font-size="{size}" text-anchor="{anchor}" fill="{colour}"{weight}>'
+            f'<text x="{_number(x)}" y="{_number(y)}" font-size="{size}" text-anchor="{anchor}" fill="{colour}"{look}>'
             f"{escape(words, quote=False)}</text>"
         )
 
@@ -64,17 +74,18 @@ class Card:
         box = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
         self._parts.append(f'<rect {box} fill="{fill}" stroke="{stroke}"/>')
 
-    def line(self, x1: Number, y1: Number, x2: Number, y2: Number, colour: str = LINE, dash: str = "") -> None:
+    def line(
+        self, x1: Number, y1: Number, x2: Number, y2: Number, colour: str = LINE, dash: str = "", width: Number = 1
+    ) -> None:
         """A line from one point to another."""
-        dashes = f' stroke-dasharray="{dash}"' if dash else ""
+        dashes = (f' stroke-dasharray="{dash}"' if dash else "") + _width(width)
         ends = f'x1="{_number(x1)}" y1="{_number(y1)}" x2="{_number(x2)}" y2="{_number(y2)}"'
         self._parts.append(f'<line {ends} stroke="{colour}"{dashes}/>')
 
-    def dot(self, x: Number, y: Number, radius: Number, fill: str = TEXT, stroke: str = "none") -> None:
-        """A circle."""
-        self._parts.append(
-            f'<circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}" fill="{fill}" stroke="{stroke}"/>'
-        )
+    def dot(self, x: Number, y: Number, radius: Number, fill: str = TEXT, stroke: str = "none", *, width: Number = 1) -> None:
+        """A circle; `width` is that of its outline."""
+        place = f'cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"'
+        self._parts.append(f'<circle {place} fill="{fill}" stroke="{stroke}"{_width(width)}/>')
 
     def heatmap(self, x: Number, y: Number, values: Sequence[Sequence[Number]], cell: Number, limit: Number) -> None:
         """Values as coloured cells, the first row on top; cells of a colour are one path, so that files stay small."""
@@ -119,6 +130,11 @@ class Card:
 def _number(value: Number) -> str:
     """A coordinate in hundredths of a pixel, as short as it can be."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _width(width: Number) -> str:
+    """Of a line, where it is not 1."""
+    return "" if width == 1 else f' stroke-width="{_number(width)}"'
 
 
 def _ink(colour: str) -> str:

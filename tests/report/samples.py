@@ -1,5 +1,6 @@
 """Small made-up summaries and histories, in the shape that training gives them."""
 
+from base64 import b64encode
 from typing import Any
 
 
@@ -60,3 +61,27 @@ def sample_history(totals: list[float | None], layer: str = "block1") -> list[di
         }
         for epoch, total in enumerate(totals, start=1)
     ]
+
+
+def sample_extent(
+    name: str, value: float, unit: str = "°", bound: float | None = None, *, one_sided: bool = False
+) -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": unit, "bound": bound, "one_sided": one_sided}
+
+
+def sample_image(shade: int, side: int = 4, channels: int = 1) -> dict[str, Any]:
+    pixels = bytes((shade + 9 * index) % 256 for index in range(side * side * channels))
+    return {"width": side, "height": side, "channels": channels, "pixels": b64encode(pixels).decode()}
+
+
+def invariant_summary(*extents: dict[str, Any], orbits: int = 2) -> dict[str, Any]:
+    """Of a run with extents, and so many rows of three images."""
+    rows = [[sample_image(50 * row + 10 * column) for column in range(3)] for row in range(orbits)]
+    return {**sample_summary(), "extents": list(extents), "orbits": rows}
+
+
+def invariant_history(values: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """With these extents, by name, after each epoch."""
+    epochs = [dict(zip(values, found, strict=True)) for found in zip(*values.values(), strict=True)]
+    history = sample_history([-1500.0 + 10 * epoch for epoch in range(len(epochs))])
+    return [{**record, "extents": extents} for record, extents in zip(history, epochs, strict=True)]

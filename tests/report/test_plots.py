@@ -66,6 +66,22 @@ def test_models_differ_in_colour_and_objectives_in_dash():
     assert found[0].dash == found[2].dash != found[1].dash == "solid"
 
 
+@pytest.mark.parametrize("models", [1, 2])
+def test_kinds_of_runs_that_are_not_crossed_have_colours_of_their_own(models):
+    kinds = [("average", "training loss"), ("average", "evidence"), ("average", "a fixed guess"), ("plain", "evidence")]
+    runs = [{"model": m, "objective": o, "summary": sample_summary(), "history": []} for m, o in kinds[: 2 + models]]
+    found = curves(runs)
+    assert len({curve.colour for curve in found}) == len(runs)
+    assert [curve.dash == "solid" for curve in found] == [run["objective"] == "evidence" for run in runs]
+
+
+def test_any_number_of_objectives_and_models_can_be_drawn():
+    names = [f"objective {index}" for index in range(9)]
+    runs = [{"model": m, "objective": o, "summary": sample_summary(), "history": []} for m in "ab" for o in names]
+    assert len(curves(runs[:-1])) == 17
+    assert [curve.name for curve in curves([{**runs[0], "model": names[0]}])] == [names[0]]
+
+
 def test_each_path_has_a_panel_of_precisions_on_a_log_axis():
     figure = precision_curves(sample_history([-3.0, -2.0, -1.0]), sample_summary()["symmetries"])
     assert {trace.yaxis for trace in figure.data} == {"y", "y2", "y3"}

@@ -50,6 +50,17 @@ def test_the_parts_of_a_bar_are_as_wide_as_their_shares():
     assert [(part.get("x"), part.get("width")) for part in parts] == [("10", "50"), ("60", "150")]
 
 
+def test_words_can_be_turned_and_lines_be_wide():
+    card = Card(100, 100, "title")
+    card.text(10, 50, "up", turned=True)
+    card.line(0, 0, 9, 9, width=2)
+    card.dot(5, 5, 3, width=1.5)
+    picture = ElementTree.fromstring(card.svg())
+    assert [text.get("transform") for text in picture.iter(f"{SVG}text")] == [None, "rotate(-90 10 50)"]
+    assert [line.get("stroke-width") for line in picture.iter(f"{SVG}line")] == ["2"]
+    assert [dot.get("stroke-width") for dot in picture.iter(f"{SVG}circle")] == ["1.5"]
+
+
 def test_words_are_shown_as_they_are_and_pictures_load_nothing():
     card = Card(100, 100, "<script> & co")
     svg = card.svg()

@@ -1,0 +1,188 @@
+"""How far models are invariant: extents in words, in tables and over epochs, and data under the learned transformations."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plotly.graph_objects import Figure, Scatter
+
+from symbayes.report.images import data_uri
+from symbayes.report.page import embed, number
+from symbayes.report.plots import Curve, label, style
+from symbayes.report.svg import Number
+
+Extent = Mapping[str, Any]
+History = Sequence[Mapping[str, Any]]
+
+_TRUTH = "#666666"
+#: By unit: decimals, and what a panel shows at least, so that noise around zero looks as small as it is.
+_DECIMALS = {"°": 1, "px": 2, "%": 1}
+_LEAST = {"°": 10.0, "px": 1.0, "%": 10.0}
+#: Steps between the ticks of angles.
+_DEGREES = (2, 5, 15, 30, 45, 90)
+#: An extent that is so near to its bound is at it.
+_AT_BOUND = 0.999
+#: Patterns of lines in SVG by their names in plotly.
+_PATTERNS = {"solid": "", "dash": "8 5", "dot": "2 4", "dashdot": "8 4 2 4", "longdash": "12 5", "longdashdot": "12 4 2 4"}
+
+
+def run_invariance(
+    summary: Mapping[str, Any], history: History, truth: Mapping[str, Number] | None = None
+) -> dict[str, Any] | None:
+    """What the page of a run shows of its extents; None where it has none."""
+    extents = summary.get("extents") or []
+    if not extents:
+        return None
+    known = truth or {}
+    curve = Curve("extent", history, summary["num_data"])
+    return {
+        "words": [extent_words(extent, known.get(extent["name"])) for extent in extents],
+        "panels": _panels([curve], extents, known, "extents"),
+        "truth": any(extent["name"] in known for extent in extents),
+        "orbits": _pictures(summary),
+    }
+
+
+def task_invariance(runs: Sequence[Mapping[str, Any]], curves: Sequence[Curve], name: str) -> dict[str, Any] | None:
+    """What the page of a comparison shows of the extents of one task; None where no run has some.
+
+    Args:
+        runs: Of the task, as `comparison_page` takes them.
+        curves: How each is drawn.
+        name: Of the task, unique in the page.
+    """
+    chosen = [(run, curve) for run, curve in zip(runs, curves, strict=True) if run["summary"].get("extents")]
+    if not chosen:
+        return None
+    extents = {extent["name"]: extent for run, _ in chosen for extent in run["summary"]["extents"]}
+    truth = {extent: value for run in reversed(runs) for extent, value in (run.get("truth") or {}).items() if extent in extents}
+    rows = []
+    for run, curve in chosen:
+        found = {extent["name"]: amount(extent["value"], extent["unit"]) for extent in run["summary"]["extents"]}
+        cells = [found.get(extent, "") for extent in extents]
+        rows.append({"name": curve.name, "colour": curve.colour, "pattern": _PATTERNS[curve.dash], "cells": cells})
+    if truth:
+        cells = [amount(truth[extent], extents[extent]["unit"], short=True) if extent in truth else "" for extent in extents]
+        rows.append({"name": "truth", "colour": _TRUTH, "pattern": "5 4", "cells": cells})
+    learned = [
+        (run, curve)
+        for run, curve in chosen
+        if run["objective"] == "evidence" and _moved(run["history"]) and _pictures(run["summary"])
+    ]
+    return {
+        "columns": [extent_name(extent) for extent in extents],
+        "rows": rows,
+        "panels": _panels([curve for _, curve in chosen], list(extents.values()), truth, name),
+        "orbits": [(curve.name, _pictures(run["summary"])) for run, curve in learned],
+    }
+
+
+def extent_words(extent: Extent, truth: Number | None = None) -> str:
+    """An extent as a sentence: how far, to which side, and whether it could go no further."""
+    value, unit = extent["value"], extent["unit"]
+    least = 10.0 ** -_decimals(unit)
+    words = f"up to {amount(value, unit)} to either side"
+    if abs(value) < least / 2:
+        words = f"not at all (less than {amount(least, unit)})"
+    elif extent["one_sided"]:
+        words = f"from 0 to {amount(value, unit)}"
+    if extent["bound"] is not None and abs(value) >= _AT_BOUND * extent["bound"]:
+        words += ", at its bound"
+    known = "" if truth is None else f" (truth: {amount(truth, unit, short=True)})"
+    return f"{extent_name(extent['name'])}: {words}{known}"
+
+
+def extent_name(name: str) -> str:
+    """The name of an extent as people write it: "translation x"; what stands before a dot is a module's, and stays."""
+    module, dot, last = name.rpartition(".")
+    return f"{module}{dot}{last.replace('_', ' ').replace('+', ' + ')}"
+
+
+def amount(value: Number, unit: str, *, short: bool = False) -> str:
+    """A number with its unit; without zeros at the end where it is to be short."""
+    digits = number(round(value, _decimals(unit)) + 0.0, _decimals(unit))  # no minus before a zero
+    shown = digits.rstrip("0").rstrip(".") if short else digits
+    return f"{shown}{'' if unit in ('', '°') else ' '}{unit}"
+
+
+def kept_extents(history: History) -> tuple[list[Mapping[str, Any]], int]:
+    """The records with extents, and the index of the one whose state was kept.
+
+    Where an earlier state was restored at the end, the last record repeats its extents, and is left out.
+    """
+    found = [record for record in history if record.get("extents")]
+    if not found:
+        return [], 0
+    first = next(index for index, record in enumerate(found) if record["extents"] == found[-1]["extents"])
+    restored = any(record["extents"] != found[-1]["extents"] for record in found[first:])
+    return (found[:-1], first) if restored else (found, len(found) - 1)
+
+
+def extent_panel(curves: Sequence[Curve], extent: Extent, truth: Number | None = None) -> Figure:
+    """One extent over epochs: a line for every curve that has it, a diamond where its state was kept, and the truth dashed."""
+    name, unit = extent["name"], extent["unit"]
+    suffix = "" if not unit else unit if unit == "°" else f" {unit}"
+    figure, seen = Figure(), [] if truth is None else [truth]
+    for curve in curves:
+        records, index = kept_extents(curve.history)
+        points = [(record["epoch"], record["extents"][name]) for record in records if name in record["extents"]]
+        if not points:
+            continue
+        seen += [value for _, value in points]
+        look = {"name": label(curve.name), "legendgroup": curve.name, "showlegend": False}
+        look["hovertemplate"] = f"%{{y:.{_decimals(unit)}f}}{label(suffix)}"
+        line = {"color": curve.colour, "dash": curve.dash, "width": 2}
+        figure.add_trace(Scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="lines", line=line, **look))
+        kept = [(x, y) for x, y in points if x == records[index]["epoch"]]
+        diamond = {"color": curve.colour, "size": 9, "symbol": "diamond"}
+        look["hoverinfo"], look["hovertemplate"] = "skip", None
+        figure.add_trace(Scatter(x=[x for x, _ in kept], y=[y for _, y in kept], mode="markers", marker=diamond, **look))
+    style(figure, 220)
+    low, high = min([0.0, *seen]), max([_LEAST.get(unit, 0.0), *seen])
+    room = 0.07 * (high - low) or 1.0
+    axis = {"range": [low - room, high + room], "fixedrange": True, "nticks": 6}
+    if unit == "°":
+        axis |= {"ticksuffix": "°", "dtick": next((step for step in _DEGREES if high - low <= 5 * step), 90), "tick0": 0}
+    figure.update_yaxes(**axis)
+    figure.update_xaxes(title={"text": "epoch", "font": {"size": 12}, "standoff": 4}, fixedrange=True, nticks=7)
+    right = 12
+    if truth is not None:
+        right = 52
+        figure.add_hline(y=truth, line={"color": _TRUTH, "dash": "5px,4px", "width": 1.5})
+        place = {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 4, "y": truth, "yanchor": "middle", "showarrow": False}
+        words = f"truth<br>{label(amount(truth, unit, short=True))}"
+        figure.add_annotation(text=words, align="left", font={"size": 11, "color": "#555555"}, **place)
+    figure.update_layout(
+        font={"size": 12},
+        margin={"l": 40, "r": right, "t": 10, "b": 40},
+        hovermode="x unified" if len(curves) > 1 else "closest",
+        hoverlabel={"font": {"size": 11}},
+    )
+    return figure
+
+
+def _panels(
+    curves: Sequence[Curve], extents: Sequence[Extent], truth: Mapping[str, Number], name: str
+) -> list[tuple[str, str]]:
+    """Captions and figures, one for each extent."""
+    found = []
+    for index, extent in enumerate(extents):
+        caption = extent_name(extent["name"]) + (f" ({extent['unit']})" if extent["unit"] else "")
+        found.append(
+            (caption, embed(extent_panel(curves, extent, truth.get(extent["name"])), f"{name}_{index}", buttons=False))
+        )
+    return found
+
+
+def _pictures(summary: Mapping[str, Any]) -> list[list[str]]:
+    """Rows of images, as their sources; the first of a row is the datum itself."""
+    return [[data_uri(image) for image in row] for row in summary.get("orbits") or [] if row]
+
+
+def _moved(history: History) -> bool:
+    """Whether extents were learned; a fixed guess stays what it is."""
+    records, _ = kept_extents(history)
+    return any(record["extents"] != records[0]["extents"] for record in records)
+
+
+def _decimals(unit: str) -> int:
+    return _DECIMALS.get(unit, 3)
