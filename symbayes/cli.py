@@ -18,6 +18,7 @@ from symbayes.data.load import load
 from symbayes.evidence.objective import Laplace, Map
 from symbayes.experiments import estimators as estimator_study
 from symbayes.experiments import groups as group_study
+from symbayes.experiments import invariance as invariance_study
 from symbayes.experiments import quadrant
 from symbayes.experiments import sequences as sequence_study
 from symbayes.experiments import sets as set_study
@@ -25,6 +26,7 @@ from symbayes.experiments.gallery import run as draw_gallery
 from symbayes.experiments.study import Progress, Study, page_runs, run_study
 from symbayes.models.allconv import allconv
 from symbayes.report.comparison import comparison_page
+from symbayes.report.invariance import extent_words
 from symbayes.report.run import run_page
 from symbayes.training.fit import fit as fit_model
 
@@ -38,6 +40,7 @@ _DEMOS: dict[str, tuple[Callable[[Any], Study], Callable[..., Any], str]] = {
     "groups": (group_study.study, group_study.Settings, "About four minutes"),
     "sets": (set_study.study, set_study.Settings, "About a minute"),
     "sequences": (sequence_study.study, sequence_study.Settings, "About a minute"),
+    "invariance": (invariance_study.study, invariance_study.Settings, "About eight minutes"),
 }
 
 
@@ -47,12 +50,14 @@ def demo(
     groups: Annotated[bool, typer.Option("--groups", help="Instead: which symmetry? Digits upright, shifted, turned.")] = False,
     sets: Annotated[bool, typer.Option("--sets", help="Instead: a set or a sequence? Eight numbers, two tasks.")] = False,
     sequences: Annotated[bool, typer.Option("--sequences", help="Instead: does position matter, in one dimension?")] = False,
+    invariance: Annotated[bool, typer.Option("--invariance", help="Instead: how far? Digits turned, shifted, scaled.")] = False,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data in every run.", min=1)] = None,
     width: Annotated[int | None, typer.Option(help="Channels of the first layer.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="For initial weights and the order of data.")] = 0,
 ) -> None:
     """Learn which symmetries a network should have, from training data alone; by default, whether position matters."""
-    asked = [name for name, flag in {"groups": groups, "sets": sets, "sequences": sequences}.items() if flag]
+    flags = {"groups": groups, "sets": sets, "sequences": sequences, "invariance": invariance}
+    asked = [name for name, flag in flags.items() if flag]
     if len(asked) > 1:
         raise typer.BadParameter(f"{' and '.join(f'--{name}' for name in asked)} are different demos: give one of them.")
     chosen = {name: value for name, value in {"epochs": epochs, "width": width}.items() if value is not None}
@@ -71,7 +76,12 @@ def demo(
             console.print(f"\n[bold]What {outcome.cell.model} learned on: {outcome.cell.task}[/]")
             for sentence in outcome.summary["words"]:
                 console.print(f"  {sentence}", highlight=False)
-    page = comparison_page(study.title, study.about, figures, page_runs(outcomes))
+        if outcome.learned_extents:
+            console.print(f"\n[bold]How far {outcome.cell} is invariant[/]")
+            for extent in outcome.learned_extents:
+                truth = study.truths.get(outcome.cell.task, {}).get(extent["name"])
+                console.print(f"  {extent_words(extent, truth)}", highlight=False)
+    page = comparison_page(study.title, study.about, figures, page_runs(study, outcomes))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
     seconds = time.perf_counter() - started

@@ -2,7 +2,7 @@
 
 import os
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from multiprocessing import Manager, get_context
@@ -54,6 +54,12 @@ class Outcome:
         """Whether its layers could choose between paths, and learned to by the evidence."""
         return self.cell.objective == "evidence" and bool(self.summary["words"])
 
+    @property
+    def learned_extents(self) -> list[dict[str, Any]]:
+        """How far its model is invariant, if that was learned by the evidence."""
+        moved = self.history[0]["extents"] != self.history[-1]["extents"]
+        return self.summary["extents"] if moved and self.cell.objective == "evidence" else []
+
 
 #: Called after every epoch of a run.
 EachEpoch = Callable[[Record], None]
@@ -72,6 +78,7 @@ class Study:
         work: Runs one cell; it must be possible to pickle.
         table: Outcomes as `comparison_page` and the terminal show them: `columns`; `rows`, each a `task` and `cells` with a
             `value`, what stands `beneath` it, and whether it is the `best`; a `legend` and a `note`.
+        truths: The extents of invariance that should be learned, by task and name, where they are known.
     """
 
     title: str
@@ -79,6 +86,7 @@ class Study:
     cells: list[Cell]
     work: Callable[[Cell, EachEpoch], Outcome]
     table: Callable[[list[Outcome]], dict[str, Any]]
+    truths: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def run_problem(
@@ -95,7 +103,8 @@ def run_problem(
     for record in train(problem, objective, schedule, generator=generator):
         history.append(record)
         each_epoch(record)
-    result = Result(problem.model, problem.likelihood, problem.prior, tuple(history), problem.data.size)
+    examples = problem.examples()
+    result = Result(problem.model, problem.likelihood, problem.prior, tuple(history), problem.data.size, examples)
     return Outcome(cell, result.evaluate(test), result.summary(), [asdict(record) for record in history])
 
 
@@ -159,7 +168,7 @@ def model_table(outcomes: list[Outcome], write: Callable[[list[Outcome]], tuple[
     }
 
 
-def page_runs(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+def page_runs(study: Study, outcomes: list[Outcome]) -> list[dict[str, Any]]:
     """The outcomes as the page wants them."""
     return [
         {
@@ -167,6 +176,7 @@ def page_runs(outcomes: list[Outcome]) -> list[dict[str, Any]]:
             "model": outcome.cell.model,
             "objective": outcome.cell.objective,
             "learned": outcome.has_choice,
+            "truth": dict(study.truths.get(outcome.cell.task, {})),
             "summary": outcome.summary,
             "history": outcome.history,
         }

@@ -1,6 +1,8 @@
 """How far transformations go: an extent for each generator of a group, learned by the evidence."""
 
 from functools import cache
+from math import copysign, isfinite
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,8 +35,8 @@ class Extents(nn.Module):
         self.names = tuple(dict.fromkeys(g.extent for g in group.generators))
         self.value = Hyperparameter(torch.tensor([first[name].start for name in self.names]))
         self._index = [self.names.index(g.extent) for g in group.generators]
-        #: Of the data last seen, in pixels.
-        self.side = 0
+        #: Of a datum, of the data last seen; so that extents can be given in pixels.
+        self.shape: tuple[int, ...] = ()
         self.clamp()
 
     def coefficients(self, draws: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
@@ -43,7 +45,7 @@ class Extents(nn.Module):
 
     def transform(self, draws: Float[Tensor, "n_or_1 s k"], inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n s ..."]:
         """Every datum under s transformations."""
-        self.side = self.group.side(inputs)
+        self.shape = tuple(inputs.shape[1:])
         return self.group.transform(self.coefficients(draws.to(inputs)), inputs)
 
     def even(self, samples: int, *, antithetic: bool = False) -> Float[Tensor, "1 s k"]:
@@ -70,24 +72,38 @@ class Extents(nn.Module):
         Raises:
             RuntimeError: If one is in pixels and no image has been seen.
         """
-        found = {}
+        return {extent["name"]: extent["value"] for extent in self.described()}
+
+    def described(self) -> list[dict[str, Any]]:
+        """Every extent: its name, value and bound in natural units, the unit, and whether it is one-sided."""
+        found: list[dict[str, Any]] = []
         for name, value in zip(self.names, self.value.detach().tolist(), strict=True):
-            generator = next(g for g in self.group.generators if g.extent == name)
-            if generator.unit == "px" and not self.side:
+            g = next(g for g in self.group.generators if g.extent == name)
+            if g.unit == "px" and not self.shape:
                 raise RuntimeError(
                     f"The extent {name!r} is given in pixels, and no image has been seen that says how many there are. "
                     "Call the model on a batch first, or read extents in half sides (.value)."
                 )
-            found[name] = generator.natural(value if generator.one_sided else abs(value), self.side)
+            side = self.group.side(torch.empty(0, *self.shape)) if self.shape else 1
+            bound = copysign(g.bound, value) if g.one_sided else g.bound
+            found.append(
+                {
+                    "name": name,
+                    "value": g.natural(value if g.one_sided else abs(value), side),
+                    "unit": g.symbol,
+                    "bound": g.natural(bound, side) if isfinite(bound) else None,
+                    "one_sided": g.one_sided,
+                }
+            )
         return found
 
     def get_extra_state(self) -> Tensor:
         """So that a model that was saved knows its pixels."""
-        return torch.tensor(self.side)
+        return torch.tensor(self.shape, dtype=torch.long)
 
     def set_extra_state(self, state: Tensor) -> None:
         """What `get_extra_state` gave."""
-        self.side = int(state)
+        self.shape = tuple(state.tolist())
 
     def _low(self) -> Float[Tensor, " k"]:
         return torch.tensor([0.0 if g.one_sided else -1.0 for g in self.group.generators], dtype=torch.float64)
@@ -100,10 +116,15 @@ class Extents(nn.Module):
 
 def all_extents(model: nn.Module) -> dict[str, float]:
     """The extents of a whole model, in degrees, pixels and percent; with the name of their module where there are several."""
+    return {extent["name"]: extent["value"] for extent in described_extents(model)}
+
+
+def described_extents(model: nn.Module) -> list[dict[str, Any]]:
+    """What `Extents.described` says, of a whole model."""
     modules = {name: module for name, module in model.named_modules() if isinstance(module, Extents)}
     if len(modules) == 1:
-        return next(iter(modules.values())).natural()
-    return {f"{name}.{extent}": value for name, module in modules.items() for extent, value in module.natural().items()}
+        return next(iter(modules.values())).described()
+    return [{**e, "name": f"{name}.{e['name']}"} for name, module in modules.items() for e in module.described()]
 
 
 @cache

@@ -62,7 +62,7 @@ class FilterPath(Path):
             raise ValueError(f"samples must be at least 1, and even when antithetic; got {samples}.")
         self._images, self.in_shape = group, tuple(in_shape)
         self.orbit = Extents(group)
-        self.orbit.side = max(self.in_shape[1:])
+        self.orbit.shape = self.in_shape
         self.copies = samples
         self.stochastic, self.antithetic, self.seed = stochastic, antithetic, seed
         bound = scale * sqrt(6 / prod(in_shape))  # U(±bound) has variance 2 / d_in

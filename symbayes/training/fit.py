@@ -66,4 +66,4 @@ def fit(
                 evidence = f", log evidence {record.evidence.total / problem.data.size:.3f} per datum"
             bar.update(task, advance=1, description=f"loss {record.loss:.4f}{evidence}")
     model.eval()
-    return Result(model, likelihood, prior, tuple(history), problem.data.size)
+    return Result(model, likelihood, prior, tuple(history), problem.data.size, problem.examples())

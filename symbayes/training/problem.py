@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from symbayes.curvature.capture import Capture
 from symbayes.curvature.evaluate import log_likelihood
@@ -21,6 +21,10 @@ class Problem:
     data: DataSource
     likelihood: Likelihood
     prior: Prior
+
+    def examples(self, count: int = 4) -> Tensor:
+        """The first inputs of a pass over the data."""
+        return next(self.data.batches(count))[0][:count].detach()
 
     def check(self, batch_size: int) -> None:
         """Refuse what cannot work, before training: shapes, labels, NaN, modules whose curvature cannot be captured.

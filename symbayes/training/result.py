@@ -16,7 +16,10 @@ from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import Rule
 from symbayes.data.source import Data, as_source
 from symbayes.evidence.laplace import laplace_evidence
-from symbayes.layers.structure import weight_tensors
+from symbayes.invariance.augmentation import Augmentation, learned_augmentation
+from symbayes.invariance.extents import described_extents
+from symbayes.invariance.pictures import sample_orbits
+from symbayes.layers.structure import weight_tensors, weights
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from symbayes.models.allconv import AllConv, build_allconv
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
@@ -25,6 +28,7 @@ from symbayes.training.record import EvidenceRecord, Record
 from symbayes.training.symmetries import Symmetries, symmetries
 
 _FORMAT = 1
+_EXAMPLES = "examples:inputs"
 _LIKELIHOODS: dict[str, type[Likelihood]] = {kind.__name__: kind for kind in (Categorical, Bernoulli, Gaussian)}
 _PRIORS: dict[str, type[Prior]] = {
     kind.__name__: kind for kind in (ScalarPrior, LayerwisePrior, PathwisePrior, TensorwisePrior)
@@ -40,6 +44,8 @@ class Result:
     prior: Prior
     history: tuple[Record, ...]
     num_data: int
+    #: A few inputs, to show what was learned on; None where there are none.
+    examples: Tensor | None = None
 
     @property
     def evidence(self) -> EvidenceRecord:
@@ -55,6 +61,14 @@ class Result:
     def symmetries(self) -> Symmetries:
         """By layer and path: prior precision, effective parameters, share."""
         return symmetries(weight_tensors(self.model), self.evidence.precision, self.evidence.effective)
+
+    def augmentation(self) -> Augmentation:
+        """The invariance that was learned, as an augmentation for any training pipeline.
+
+        Raises:
+            ValueError: If the model has no extents, or has them more than once.
+        """
+        return learned_augmentation(self.model)
 
     @torch.no_grad()
     def evaluate(self, data: Data, batch_size: int = 500) -> dict[str, float]:
@@ -100,6 +114,8 @@ class Result:
         folder.mkdir(parents=True, exist_ok=True)
         parts = {"model": self.model, "prior": self.prior, "likelihood": self.likelihood}
         tensors = {f"{part}:{name}": tensor for part, module in parts.items() for name, tensor in module.state_dict().items()}
+        if self.examples is not None:
+            tensors[_EXAMPLES] = self.examples
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "weights.safetensors")
         (folder / "history.jsonl").write_text("".join(json.dumps(asdict(record)) + "\n" for record in self.history))
         summary = self.summary()
@@ -121,6 +137,8 @@ class Result:
             "evidence": asdict(self.evidence),
             "symmetries": [asdict(row) for row in self.symmetries.rows],
             "words": self.symmetries.words(),
+            "extents": described_extents(self.model),
+            "orbits": sample_orbits(self.model, self.examples) if self.examples is not None else [],
         }
 
 
@@ -151,7 +169,7 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
     if model is None:
         saved = next(tensor for name, tensor in tensors.items() if name.startswith("model:"))
         model = _rebuilt(summary, folder).to(saved.dtype)
-        for name, parameter in model.named_parameters():
+        for name, parameter in weights(model).items():
             parameter.requires_grad_(name in summary["evidence"]["precision"])  # what was frozen stays so
     likelihood = _likelihood(summary["likelihood"])
     prior = _PRIORS[summary["prior"]](model, learn=summary.get("learn"))
@@ -161,7 +179,7 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
             module.load_state_dict(state)
         except RuntimeError as error:
             raise ValueError(f"The {part} does not fit what is saved in {folder}: {error}") from error
-    return Result(model, likelihood, prior, history, summary["num_data"])
+    return Result(model, likelihood, prior, history, summary["num_data"], tensors.get(_EXAMPLES))
 
 
 def _rebuilt(summary: dict[str, Any], folder: Path) -> nn.Module:
