@@ -19,7 +19,7 @@ from symbayes.evidence.objective import Laplace, Map
 from symbayes.experiments import estimators as estimator_study
 from symbayes.experiments import groups as group_study
 from symbayes.experiments import invariance as invariance_study
-from symbayes.experiments import quadrant
+from symbayes.experiments import lila, quadrant
 from symbayes.experiments import sequences as sequence_study
 from symbayes.experiments import sets as set_study
 from symbayes.experiments.gallery import run as draw_gallery
@@ -160,6 +160,46 @@ def gallery(out: Annotated[Path, typer.Option(help="Folder for the pictures.")] 
     """Draw what each parameterisation learns: small networks trained by the evidence, as SVG. About five minutes."""
     for picture in _with_progress(lambda progress: draw_gallery(out, progress)):
         console.print(f"{picture}", highlight=False)
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(help="lila: invariances of MNIST and CIFAR-10, learned against none and Augerino.")],
+    task: Annotated[str, typer.Option(help="mnist or cifar10.")],
+    data: Annotated[Path, typer.Option(help="Folder that holds the files of the task.")],
+    out: Annotated[Path, typer.Option(help="File of results; rows of other runs in it are kept.")],
+    versions: Annotated[str, typer.Option(help="How images are transformed; with commas.")] = ",".join(lila.VERSIONS),
+    sizes: Annotated[str, typer.Option(help="Numbers of training images; with commas.")] = "312,1250,5000",
+    methods: Annotated[str, typer.Option(help="With commas.")] = ",".join(lila.METHODS),
+    seeds: Annotated[str, typer.Option(help="With commas.")] = "0",
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data; more for fewer data when not given.", min=1)] = None,
+    samples: Annotated[int, typer.Option(help="Transformations of each image.", min=1)] = 16,
+    device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
+    commit: Annotated[str, typer.Option(help="Of this code, to be kept with the results.")] = "",
+) -> None:
+    """Run an experiment of the papers on real data, and keep its figures with the command that made them."""
+    if what != "lila":
+        raise typer.BadParameter(f"There is 'lila' to reproduce, got {what!r}.")
+    settings = lila.Settings(samples, epochs, device=device)
+    numbers = [[int(part) for part in parts.split(",")] for parts in (sizes, seeds)]
+    todo = list(lila.rows(task, versions.split(","), numbers[0], methods.split(","), numbers[1]))
+    command = (
+        f"symbayes reproduce lila --task {task} --sizes {sizes} --versions {versions} --methods {methods} --seeds {seeds} "
+        f"--samples {samples}" + (f" --epochs {epochs}" if epochs else "")
+    )
+    machine = torch.cuda.get_device_name() if device.startswith("cuda") else device
+    whole = load(task, data)
+    for index, row in enumerate(todo, start=1):
+        found = lila.run_row(row, whole, settings)
+        lila.keep(out, {**found, "command": command, "commit": commit, "machine": machine, "torch": torch.__version__})
+        learned = ", ".join(f"{name} {value:.3g}" for name, value in found["extents"].items())
+        console.print(
+            f"{index}/{len(todo)} {row.version}, {row.size} images, {row.method}, seed {row.seed}: "
+            f"{100 * found['accuracy']:.2f} %, log evidence {found['log_evidence']:.3f}, {found['seconds']:.0f} s {learned}",
+            highlight=False,
+        )
+    out.with_suffix(".md").write_text(lila.markdown(json.loads(out.read_text())), encoding="utf-8")
+    console.print(f"{out} and {out.with_suffix('.md')}", highlight=False)
 
 
 def _with_progress(work: Callable[[Progress], list[T]]) -> list[T]:

@@ -54,11 +54,14 @@ class Kernel(Rule):
                 grams.append(self._gram(model, sizes, likelihood, inputs))
                 seen += len(inputs)
 
-        def pieces(generator: Generator | None) -> Iterator[tuple[Gram, Tensor]]:
+        @torch.enable_grad()
+        def term(precisions: Precisions, scale: float, inputs: Tensor, targets: Tensor) -> Tensor:
+            fit = self._log_likelihood(model, likelihood, inputs, targets)
+            return scale * (fit - self._gram(model, sizes, likelihood, inputs).log_det(precisions) / 2)
+
+        def pieces(precisions: Precisions, scale: float, generator: Generator | None) -> Iterator[Tensor]:
             for inputs, targets in islice(self._subsets(data, generator), self.subsets):
-                with torch.enable_grad():
-                    fit = self._log_likelihood(model, likelihood, inputs, targets)
-                    yield self._gram(model, sizes, likelihood, inputs), fit
+                yield term(precisions, scale, inputs, targets)
 
         return KernelCurvature(grams, seen, data.size, total, str(self), pieces)
 
@@ -118,8 +121,8 @@ class KernelCurvature(Curvature):
     num_data: int
     log_likelihood: Float[Tensor, ""]
     estimator: str
-    #: Other subsets: their Gram matrix and log-likelihood, with a graph.
-    pieces: Callable[[Generator | None], Iterator[tuple[Gram, Tensor]]]
+    #: Surrogates of other subsets, multiplied by a scale.
+    pieces: Callable[[Precisions, float, Generator | None], Iterator[Tensor]]
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
         total: Tensor = torch.zeros(())
@@ -140,6 +143,5 @@ class KernelCurvature(Curvature):
         self, precisions: Precisions, share: float = 1.0, generator: Generator | None = None
     ) -> Iterator[Float[Tensor, ""]]:
         # How many data are used is a setting of the rule: the bound itself is of subsets.
-        held = {name: precision.detach() for name, precision in precisions.items()}
-        for gram, fit in self.pieces(generator):
-            yield self.num_data / self.seen * (fit - gram.log_det(held) / 2)
+        fixed = {name: precision.detach() for name, precision in precisions.items()}
+        return self.pieces(fixed, self.num_data / self.seen, generator)

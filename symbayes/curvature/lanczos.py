@@ -65,11 +65,15 @@ class Lanczos(Rule):
         def product(vector: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
             return ggn_product(model, weights, sizes, data, frozen, vector, self.batch_size)
 
+        @torch.enable_grad()
+        def form_of(pairs: Pairs, inputs: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+            form, outputs = ggn_form(model, sizes, frozen, pairs, inputs)
+            fit = scale * log_likelihood(likelihood, inputs, outputs, targets)
+            return scale * form, fit - scale * form / 2
+
         def forms(pairs: Pairs, share: float, generator: Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
-            for (inputs, targets), scale in some_batches(data, self.batch_size, share, generator):
-                with torch.enable_grad():
-                    form, outputs = ggn_form(model, sizes, frozen, pairs, inputs)
-                    yield scale * form, scale * log_likelihood(likelihood, inputs, outputs, targets)
+            for batch, scale in some_batches(data, self.batch_size, share, generator):
+                yield form_of(pairs, *batch, scale)
 
         probes = (2.0 * signs - 1).to(example)
         return LanczosCurvature(product, forms, sizes, probes, self.steps, likelihood.scales(), total, str(self))
@@ -130,8 +134,8 @@ class LanczosCurvature(Curvature):
     def surrogates(
         self, precisions: Precisions, share: float = 1.0, generator: Generator | None = None
     ) -> Iterator[Float[Tensor, ""]]:
-        for form, fit in self.forms(self._solve(precisions).pairs, share, generator):
-            yield fit - form / 2
+        for _, surrogate in self.forms(self._solve(precisions).pairs, share, generator):
+            yield surrogate
 
     def standard_error(self, precisions: Precisions) -> float:
         """Of the log-determinant, from the spread over probes; nan for a single one."""

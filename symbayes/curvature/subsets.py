@@ -81,7 +81,13 @@ class SubsetCurvature(Curvature):
         self, precisions: Precisions, share: float = 1.0, generator: Generator | None = None
     ) -> Iterator[Float[Tensor, ""]]:
         # How many data are used is a setting of the rule; the graph of a subset is small enough to be kept.
-        held = {name: precision.detach() for name, precision in precisions.items()}
-        with torch.enable_grad():
-            for part, _ in self.others(generator):
-                yield self.scale * (part.log_likelihood - part.log_det(held) / 2)
+        fixed = {name: precision.detach() for name, precision in precisions.items()}
+        parts = self.others(generator)
+        while (term := self._term(parts, fixed)) is not None:
+            yield term
+
+    @torch.enable_grad()
+    def _term(self, parts: Iterator[tuple[Curvature, int]], precisions: Precisions) -> Float[Tensor, ""] | None:
+        """Of the next part, with a graph; None when there is none."""
+        part, _ = next(parts, (None, 0))
+        return None if part is None else self.scale * (part.log_likelihood - part.log_det(precisions) / 2)

@@ -19,6 +19,7 @@ from symbayes.data.source import TensorSource
 from symbayes.evidence.gradient import evidence_gradient
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.groups.warp import affine2d
+from symbayes.invariance.filter_bank import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
@@ -132,7 +133,8 @@ def test_two_passes_give_the_gradient_of_one_with_a_graph(rule, net, generator):
         return  # what differs between networks is in these
     model, data = problem(net, generator)
     (whole,) = torch.autograd.grad(evidence(model, data, RULES[rule]).total, model.orbit.value)
-    (parts,) = evidence_gradient(model, data, Categorical(), TensorwisePrior(model, 0.7), rule=RULES[rule])
+    with torch.no_grad():  # as in training: gradients are switched on where they are needed, and nowhere else
+        (parts,) = evidence_gradient(model, data, Categorical(), TensorwisePrior(model, 0.7), rule=RULES[rule])
     assert_close(parts, whole)
 
 
@@ -158,7 +160,8 @@ def test_the_full_ggn_by_lanczos_gives_its_gradient_on_average(generator):
     data = torch.randn(10, 2, generator=generator, dtype=torch.float64), torch.arange(10) % 3
     prior, rule = TensorwisePrior(model, 0.7), Lanczos(probes=100, steps=21)
     (exact,) = evidence_gradient(model, data, Categorical(), prior, rule=Ggn())
-    (found,) = evidence_gradient(model, data, Categorical(), prior, rule=rule, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        (found,) = evidence_gradient(model, data, Categorical(), prior, rule=rule, generator=torch.Generator().manual_seed(3))
     assert (found - exact).norm() < 0.15 * exact.norm()
     total = laplace_evidence(model, data, Categorical(), prior, rule=rule, generator=torch.Generator().manual_seed(3)).total
     assert_close(torch.autograd.grad(total, model.orbit.value)[0], found, rtol=1e-6, atol=1e-8)
@@ -341,3 +344,21 @@ def test_what_cannot_be_differentiated_in_is_refused(generator):
         evidence_gradient(model.net, data, Categorical(), TensorwisePrior(model.net))
     with pytest.raises(ValueError, match="at least one subset of at least one datum, got 1 of 0"):
         Subsets(size=0)
+
+
+@pytest.mark.parametrize("rule", ["kfac", "kfac, reduce", "diagonal", "ggn"])
+def test_gradients_in_the_extents_of_a_filter_bank_are_finite_differences(rule, generator):
+    bank = FilterBank((1, 6, 6), 4, affine2d("rotation", "scale").starting(0.3), samples=3, activation="tanh")
+    model = nn.Sequential(bank, nn.Linear(4, 3)).double()
+    data = torch.randn(12, 1, 6, 6, generator=generator, dtype=torch.float64), torch.arange(12) % 3
+    extents = bank.orbit.value
+    (found,) = torch.autograd.grad(evidence(model, data, RULES[rule]).total, extents)
+    (parts,) = evidence_gradient(model, data, Categorical(), TensorwisePrior(model, 0.7), rule=RULES[rule])
+
+    def value(moved):
+        with torch.no_grad():
+            extents.copy_(moved)
+            return evidence(model, data, RULES[rule]).total
+
+    assert_close(found, finite_difference(value, extents.detach().clone(), 1e-6), rtol=1e-5, atol=1e-6)
+    assert_close(parts, found)

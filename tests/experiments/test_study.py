@@ -38,7 +38,7 @@ def test_the_table_of_quadrants_is_that_of_the_paper(monkeypatch):
     assert [row["task"] for row in table["rows"]] == ["digit", "digit and quadrant"]
     first = outcomes[0]
     assert table["rows"][0]["cells"][0]["value"] == f"{100 * first.metrics['accuracy']:.1f} %"
-    assert [run["model"] for run in page_runs(made, outcomes) if run["learned"]] == ["F-FC+CONV"] * 2
+    assert [run["model"] for run in page_runs(study, outcomes) if run["learned"]] == ["F-FC+CONV"] * 2
 
 
 def test_the_table_of_groups_is_that_of_the_paper(monkeypatch):
