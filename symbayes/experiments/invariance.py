@@ -120,7 +120,7 @@ def objective(name: str) -> Objective:
     rule = Kfac(MonteCarloFisher())
     match name:
         case "evidence":
-            return Laplace(rule, frequency=2, damping=0.5, cool_down=0.2, extent_rate=0.3, extent_steps=2, extent_share=0.5)
+            return Laplace(rule, frequency=2, damping=0.5, cool_down=0.2, extent_rate=0.5, extent_steps=2, extent_share=0.5)
         case "training loss":
             return Augerino(rule, strength=0.0, extent_rate=0.02)
         case _:
