@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
+from symbayes.curvature.adapters import FoldedRows
 from symbayes.curvature.blocks import Block, DenseBlock, Factor, KroneckerBlock
 from symbayes.curvature.capture import Site, find_sites
 from symbayes.curvature.diagonal import DiagonalAccumulator
@@ -101,11 +102,13 @@ class KroneckerAccumulator(Accumulator):
     def see(self, inputs: Tensor) -> None:
         if self.site.weight is None:
             return
-        form = self.site.form
+        form, fold = self.site.form, self.site.fold
+        if isinstance(form, FoldedRows) and not form.one_hot_inputs:
+            # Rows are linear in what a map sees: those of the mean are the mean of those of all copies.
+            inputs, form, fold = inputs.unflatten(0, (-1, fold)).mean(1), form.form, 1
         # In chunks, so that rows stay in the cache.
         budget = ROW_BUDGET_CPU if inputs.device.type == "cpu" else ROW_BUDGET
         rows_of = form.input_rows if self.reduce else form.distinct_rows
-        fold = self.site.fold
         at_once = max(1, budget // max(1, rows_of(inputs[:fold]).numel()))
         for chunk in torch.split(inputs, at_once * fold):
             rows = rows_of(chunk)
@@ -120,9 +123,12 @@ class KroneckerAccumulator(Accumulator):
                 self.A.add(rows)
 
     def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
-        rows = self.site.form.output_rows(gradients.flatten(0, 1))
-        if self.site.form.copies > 1:
-            rows = rows.unflatten(1, (self.site.form.copies, -1)).sum(1)
+        form = self.site.form
+        if isinstance(form, FoldedRows):
+            gradients, form = gradients.unflatten(1, (-1, form.fold)).sum(2), form.form
+        rows = form.output_rows(gradients.flatten(0, 1))
+        if form.copies > 1:
+            rows = rows.unflatten(1, (form.copies, -1)).sum(1)
         if self.reduce and rows.shape[1] > 1:
             rows = rows.sum(1, keepdim=True)
         # Without sharing the exact block of the bias is G itself; then it is not collected twice.
