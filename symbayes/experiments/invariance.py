@@ -100,7 +100,7 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     generator = torch.Generator().manual_seed(cell.seed)
     model = build(cell.model, task, settings, generator)
     problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), TensorwisePrior(model))
-    schedule = Schedule(settings.epochs, batch_size=50, learning_rate=1e-2)
+    schedule = Schedule(settings.epochs, batch_size=25, learning_rate=1e-2)
     return run_problem(cell, problem, objective(cell.objective), schedule, task.test, generator, each_epoch)
 
 
@@ -120,7 +120,10 @@ def objective(name: str) -> Objective:
     rule = Kfac(MonteCarloFisher())
     match name:
         case "evidence":
-            return Laplace(rule, frequency=2, damping=0.5, cool_down=0.2, extent_rate=0.5, extent_steps=2, extent_share=0.5)
+            # The fit comes first: extents that move before there is one grow without reason, and then it never comes.
+            return Laplace(
+                rule, burn_in=0.15, cool_down=0.2, frequency=2, damping=0.5, extent_rate=0.3, extent_steps=2, extent_share=0.5
+            )
         case "training loss":
             return Augerino(rule, strength=0.0, extent_rate=0.02)
         case _:
