@@ -21,6 +21,7 @@ from symbayes.evidence.objective import Augerino, Laplace, Map, Objective
 from symbayes.groups.warp import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.models.lila import lenet, residual
+from symbayes.priors import TensorwisePrior
 from symbayes.training.fit import fit
 from symbayes.training.loop import Schedule
 
@@ -89,14 +90,20 @@ def run_row(row: Row, whole: Task, settings: Settings) -> dict[str, Any]:
     task = whole.transformed(**VERSIONS[row.version])
     task = task.subset(row.size, row.seed) if row.size < len(task.train[0]) else task
     generator = torch.Generator().manual_seed(row.seed)
-    net = lenet(task, generator=generator) if row.task == "mnist" else residual(task, 8, settings.width, generator=generator)
+    digits = row.task == "mnist"
+    net = lenet(task, generator=generator) if digits else residual(task, 8, settings.width, generator=generator)
     model: nn.Module = net
     if row.method in ("augerino", "learned"):
         model = OrbitAverage(net, affine2d(), settings.samples, seed=row.seed)
     model = model.to(settings.device)
     epochs = settings.epochs or default_epochs(row.size)
-    schedule = Schedule(epochs, batch_size=max(16, min(250, row.size // 16)), learning_rate=5e-3)
-    result = fit(model, task.train, objective=objective(row.method), schedule=schedule, seed=row.seed, progress=False)
+    # Fixup begins with outputs and many weights at zero: under a prior of precision 1 they would hardly leave it.
+    prior = TensorwisePrior(model, 1.0 if digits else 0.1)
+    batch = max(16, min(250 if digits else 125, row.size // 16))
+    schedule = Schedule(epochs, batch, learning_rate=5e-3 if digits else 1e-2)
+    result = fit(
+        model, task.train, objective=objective(row.method), prior=prior, schedule=schedule, seed=row.seed, progress=False
+    )
     return {
         **asdict(row),
         **result.evaluate(task.test),

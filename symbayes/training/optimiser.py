@@ -3,11 +3,10 @@
 A prior of precision δ pulls θ towards 0 with force δθ/N. Added to the gradient, that diverges once lr · δ/N is large, and
 precisions of paths that are switched off reach 10⁷. Taken implicitly, after the step on the likelihood, as
 
-    θ ← θ / (1 + lr · δ / (N · D)),      D = √v̂ + δ|θ|/N + ε,
+    θ ← θ / (1 + lr · δ / (N · D)),      D = √v̂ + ε,
 
 it is stable for every δ; and because it uses the metric D of the step before it, a fixed point satisfies
-∇(−log p(D|θ)) + δθ = 0. The pull of the prior is part of the metric, so that like any gradient it moves a weight by lr at
-most: one whose own gradient is zero at first, behind others that begin at zero, is not lost before it has been asked for.
+∇(−log p(D|θ)) + δθ = 0.
 """
 
 from collections.abc import Sequence
@@ -44,9 +43,10 @@ class ProximalAdam:
         torch._foreach_addcmul_(self.squares, gradients, gradients, 1 - second)
         metric = list(torch._foreach_div(self.squares, 1 - second**self.steps))
         torch._foreach_sqrt_(metric)
-        pull = list(torch._foreach_abs(self.parameters))
-        torch._foreach_mul_(pull, list(penalties))
-        torch._foreach_add_(metric, pull)
+        # A weight whose gradient was always zero (behind weights that begin at zero) has no metric yet: it is shrunk gently.
+        unseen = list(torch._foreach_neg(torch._foreach_sign(metric)))
+        torch._foreach_add_(unseen, 1)
+        torch._foreach_add_(metric, unseen)
         torch._foreach_add_(metric, self.epsilon)
         torch._foreach_addcdiv_(self.parameters, self.means, metric, -learning_rate / (1 - first**self.steps))
         # θ / (1 + lr δ / (N D)) = θ D / (D + lr δ / N)
