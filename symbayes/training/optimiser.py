@@ -14,6 +14,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+#: Steps after which a weight that never had a gradient is taken to be without use; the prior then takes it to zero.
+PATIENCE = 10
+
 
 class ProximalAdam:
     """Adam (Kingma and Ba 2015) whose quadratic penalty is applied implicitly.
@@ -43,10 +46,11 @@ class ProximalAdam:
         torch._foreach_addcmul_(self.squares, gradients, gradients, 1 - second)
         metric = list(torch._foreach_div(self.squares, 1 - second**self.steps))
         torch._foreach_sqrt_(metric)
-        # A weight whose gradient was always zero (behind weights that begin at zero) has no metric yet: it is shrunk gently.
-        unseen = list(torch._foreach_neg(torch._foreach_sign(metric)))
-        torch._foreach_add_(unseen, 1)
-        torch._foreach_add_(metric, unseen)
+        if self.steps <= PATIENCE:
+            # Behind weights that begin at zero, others have no gradient and no metric yet: they are shrunk gently, not away.
+            unseen = list(torch._foreach_neg(torch._foreach_sign(metric)))
+            torch._foreach_add_(unseen, 1)
+            torch._foreach_add_(metric, unseen)
         torch._foreach_add_(metric, self.epsilon)
         torch._foreach_addcdiv_(self.parameters, self.means, metric, -learning_rate / (1 - first**self.steps))
         # θ / (1 + lr δ / (N D)) = θ D / (D + lr δ / N)
