@@ -48,12 +48,13 @@ class Replay:
         """As `Curvature.surrogates` says."""
         slopes = self.slopes(precisions)
         for batch, scale in some_batches(self.data, self.batch_size, share, generator):
-            yield scale * self._term(TensorSource(*batch, batch[0].device), slopes)
+            yield self._term(TensorSource(*batch, batch[0].device), slopes, scale)
 
     @torch.enable_grad()
-    def _term(self, batch: DataSource, slopes: Sums) -> Float[Tensor, ""]:
+    def _term(self, batch: DataSource, slopes: Sums, scale: float) -> Float[Tensor, ""]:
         sums, log_likelihood = self.collect(batch)
-        return log_likelihood - sum(((slopes[key] * value).sum() for key, value in sums.items()), torch.zeros(())) / 2
+        charge = sum(((slopes[key] * value).sum() for key, value in sums.items()), torch.zeros(()))
+        return scale * (log_likelihood - charge / 2)
 
     def slopes(self, precisions: Precisions) -> dict[tuple[str, str], Tensor]:
         """V = ∂ log|I + HΔ⁻¹| / ∂S, by sum."""
