@@ -31,7 +31,7 @@ def picture(found: Numbers) -> str:
     _evidence(card, found)
     notes = (
         f"Log evidence by {found['runs'][0]['estimator']}, in nats for each training point. "
-        f"Test accuracy of {number(found['settings']['test'])} fresh points, by which nothing was chosen.",
+        f"Test accuracy of {number(found['settings']['test'])} fresh points; no run was chosen by it.",
         "Panels of what was learned show, of several starts, the run of highest evidence and that of lowest training loss.",
     )
     for line, words in enumerate(notes):
