@@ -23,6 +23,7 @@ from symbayes.experiments import lila, quadrant
 from symbayes.experiments import sequences as sequence_study
 from symbayes.experiments import sets as set_study
 from symbayes.experiments.gallery import run as draw_gallery
+from symbayes.experiments.illustrations import run as draw_illustrations
 from symbayes.experiments.study import Progress, Study, page_runs, run_study
 from symbayes.models.allconv import allconv
 from symbayes.report.comparison import comparison_page
@@ -153,6 +154,13 @@ def estimators(
                 cells = [_ratio(value, full) for value, full in zip(row.log_det, reference.log_det, strict=True)]
                 table.add_row(row.estimator, _ratio(row.trace, reference.trace), *cells)
         console.print(table)
+
+
+@app.command()
+def illustrate(out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("illustrations")) -> None:
+    """Draw how far models learn to be invariant: points in the plane, and filters, as SVG. About four minutes."""
+    for picture in _with_progress(lambda progress: draw_illustrations(out, progress)):
+        console.print(f"{picture}", highlight=False)
 
 
 @app.command()

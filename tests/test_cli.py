@@ -76,6 +76,13 @@ def test_the_gallery_says_which_pictures_it_drew(tmp_path, monkeypatch):
     assert "translation.svg" in result.output.replace("\n", "")
 
 
+def test_illustrations_say_which_pictures_they_drew(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "draw_illustrations", lambda out, progress: progress(1.0, "done") or [out / "toy.svg"])
+    result = invoke("illustrate", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert "toy.svg" in result.output.replace("\n", "")
+
+
 def test_estimators_are_set_beside_the_full_ggn(monkeypatch):
     monkeypatch.setattr(estimators, "NETWORKS", (("conv",),))
     monkeypatch.setattr(estimators, "RULES", (Ggn(), Kfac()))

@@ -87,6 +87,18 @@ class Card:
         place = f'cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"'
         self._parts.append(f'<circle {place} fill="{fill}" stroke="{stroke}"{_width(width)}/>')
 
+    def curve(self, points: Iterable[tuple[Number, Number]], colour: str, width: Number = 1) -> None:
+        """A line through points."""
+        places = " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
+        self._parts.append(
+            f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-linejoin="round"{_width(width)}/>'
+        )
+
+    def image(self, x: Number, y: Number, width: Number, height: Number, source: str) -> None:
+        """An image, smoothed to its size; `source` is a data URI (`report/images.py`), so that nothing is loaded."""
+        box = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
+        self._parts.append(f'<image {box} preserveAspectRatio="none" href="{escape(source)}"/>')
+
     def heatmap(self, x: Number, y: Number, values: Sequence[Sequence[Number]], cell: Number, limit: Number) -> None:
         """Values as coloured cells, the first row on top; cells of a colour are one path, so that files stay small."""
         shapes: dict[str, list[str]] = {}

@@ -68,3 +68,14 @@ def test_words_are_shown_as_they_are_and_pictures_load_nothing():
     assert titles == ["<script> & co"]
     assert "<script" not in svg
     assert svg.count("http") == 1
+
+
+def test_curves_go_through_their_points_and_images_are_set_in():
+    card = Card(100, 100, "title")
+    card.curve([(0, 1), (2.5, 3)], "#123456", 2)
+    card.image(10, 20, 30, 40, "data:image/png;base64,AA==")
+    picture = ElementTree.fromstring(card.svg())
+    assert [curve.get("points") for curve in picture.iter(f"{SVG}polyline")] == ["0,1 2.5,3"]
+    (image,) = picture.iter(f"{SVG}image")
+    assert [image.get(name) for name in ("x", "y", "width", "height")] == ["10", "20", "30", "40"]
+    assert image.get("href") == "data:image/png;base64,AA=="
