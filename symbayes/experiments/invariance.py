@@ -14,7 +14,7 @@ from symbayes.data.load import load
 from symbayes.data.source import as_source
 from symbayes.data.task import Task
 from symbayes.evidence.objective import Augerino, Laplace, Map, Objective
-from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, run_problem
+from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, accuracy_table, run_problem
 from symbayes.groups.warp import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.likelihoods import Categorical
@@ -132,22 +132,4 @@ def objective(name: str) -> Objective:
 
 def table(outcomes: list[Outcome]) -> dict[str, Any]:
     """A row for each task and a column for each model and objective."""
-    rows = []
-    for task in TASKS:
-        found = {(o.cell.model, o.cell.objective): o for o in outcomes if o.cell.task == task}
-        best = max(outcome.metrics["accuracy"] for outcome in found.values())
-        cells = [
-            {
-                "value": f"{100 * found[column].metrics['accuracy']:.1f} %",
-                "beneath": f"{found[column].log_evidence:.2f}",
-                "best": found[column].metrics["accuracy"] == best,
-            }
-            for column in COLUMNS
-        ]
-        rows.append({"task": task, "cells": cells})
-    return {
-        "columns": [f"{model}, {objective}" for model, objective in COLUMNS],
-        "rows": rows,
-        "legend": "Test accuracy, and beneath it the log evidence in nats per training image.",
-        "note": f"Log evidence by {outcomes[0].summary['evidence']['estimator']}.",
-    }
+    return accuracy_table(outcomes, COLUMNS)

@@ -11,7 +11,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.data.load import load
 from symbayes.data.source import as_source
 from symbayes.evidence.objective import Laplace, Map, Objective
-from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, run_problem
+from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, accuracy_table, run_problem
 from symbayes.likelihoods import Categorical
 from symbayes.models.allconv import allconv
 from symbayes.priors import TensorwisePrior
@@ -65,24 +65,4 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
 
 def table(outcomes: list[Outcome]) -> dict[str, Any]:
     """The outcomes as the table of the paper: a row for each task, a column for each model and objective."""
-    columns = [(objective, model) for objective in OBJECTIVES for model in MODELS]
-    rows = []
-    for task in TASKS:
-        found = {(o.cell.objective, o.cell.model): o for o in outcomes if o.cell.task == task}
-        best = max(outcome.metrics["accuracy"] for outcome in found.values())
-        cells = [
-            {
-                "value": f"{100 * found[column].metrics['accuracy']:.1f} %",
-                "beneath": f"{found[column].log_evidence:.2f}",
-                "best": found[column].metrics["accuracy"] == best,
-            }
-            for column in columns
-        ]
-        rows.append({"task": task, "cells": cells})
-    estimator = outcomes[0].summary["evidence"]["estimator"]
-    return {
-        "columns": [f"{model}, {objective}" for objective, model in columns],
-        "rows": rows,
-        "legend": "Test accuracy, and beneath it the log evidence in nats per training image.",
-        "note": f"Log evidence by {estimator}, for every model at the weights and precisions kept.",
-    }
+    return accuracy_table(outcomes, [(model, objective) for objective in OBJECTIVES for model in MODELS])

@@ -2,7 +2,7 @@
 
 import os
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from multiprocessing import Manager, get_context
@@ -57,8 +57,7 @@ class Outcome:
     @property
     def learned_extents(self) -> list[dict[str, Any]]:
         """How far its model is invariant, if that was learned by the evidence."""
-        moved = self.history[0]["extents"] != self.history[-1]["extents"]
-        return self.summary["extents"] if moved and self.cell.objective == "evidence" else []
+        return [extent for extent in self.summary["extents"] if extent["learned"] and self.cell.objective == "evidence"]
 
 
 #: Called after every epoch of a run.
@@ -137,6 +136,30 @@ def _alone(work: Callable[[Cell, EachEpoch], Outcome], cell: Cell, news: Any) ->
     """A cell in a process of its own, on one core."""
     torch.set_num_threads(1)
     return work(cell, lambda record: news.put((cell, record.epoch / (record.epochs + 1))))
+
+
+def accuracy_table(outcomes: list[Outcome], columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """A row for each task and a column for each model and objective: test accuracy, of which the best is set in bold."""
+    rows = []
+    for task in dict.fromkeys(outcome.cell.task for outcome in outcomes):
+        found = {(o.cell.model, o.cell.objective): o for o in outcomes if o.cell.task == task}
+        best = max(outcome.metrics["accuracy"] for outcome in found.values())
+        cells = [
+            {
+                "value": f"{100 * found[column].metrics['accuracy']:.1f} %",
+                "beneath": f"{found[column].log_evidence:.2f}",
+                "best": found[column].metrics["accuracy"] == best,
+            }
+            for column in columns
+        ]
+        rows.append({"task": task, "cells": cells})
+    estimator = outcomes[0].summary["evidence"]["estimator"]
+    return {
+        "columns": [f"{model}, {objective}" for model, objective in columns],
+        "rows": rows,
+        "legend": "Test accuracy, and beneath it the log evidence in nats per training image.",
+        "note": f"Log evidence by {estimator}, for every model at the weights and precisions kept.",
+    }
 
 
 def model_table(outcomes: list[Outcome], write: Callable[[list[Outcome]], tuple[str, str]], legend: str) -> dict[str, Any]:

@@ -1,0 +1,56 @@
+"""LILA's experiment: rows that are run, kept in a file with what made them, and written as a table."""
+
+import json
+
+import pytest
+import torch
+
+from symbayes.data.task import Task
+from symbayes.experiments import lila
+
+
+@pytest.fixture
+def mnist(generator):
+    inputs = torch.randn(40, 1, 28, 28, generator=generator)
+    return Task("mnist", (inputs, torch.arange(40) % 10), (inputs, torch.arange(40) % 10), 10, (-0.4,))
+
+
+def test_rows_are_all_combinations_and_names_are_checked():
+    found = list(lila.rows("mnist", ["plain", "scaled"], [10, 20], ["none", "learned"], [0, 1, 2]))
+    assert len(found) == len(set(found)) == 24
+    with pytest.raises(ValueError, match=r"versions must be among plain, rotated_90, .*; got 'sheared'"):
+        lila.rows("mnist", ["sheared"], [10], ["none"], [0])
+    with pytest.raises(ValueError, match=r"methods must be among none, .*, learned; got 'guess'"):
+        lila.rows("mnist", ["plain"], [10], ["guess"], [0])
+
+
+@pytest.mark.parametrize("method", lila.METHODS)
+def test_every_method_runs_on_a_subset(method, mnist):
+    found = lila.run_row(lila.Row("mnist", "rotated_180", 24, method, 0), mnist, lila.Settings(samples=2, epochs=2))
+    assert 0 <= found["accuracy"] <= 1
+    assert (found["extents"] == {}) == method.startswith("none")
+    assert found["epochs"] == 2
+    json.dumps(found)
+
+
+def test_the_residual_network_runs_on_colours(generator):
+    inputs = torch.randn(20, 3, 8, 8, generator=generator)
+    task = Task("cifar10", (inputs, torch.arange(20) % 10), (inputs, torch.arange(20) % 10), 10, (0.0,))
+    found = lila.run_row(lila.Row("cifar10", "plain", 20, "learned", 0), task, lila.Settings(samples=2, epochs=2, width=2))
+    assert set(found["extents"]) == {"translation_x", "translation_y", "rotation", "scale_x", "scale_y", "shear"}
+
+
+def test_rows_are_kept_once_and_written_as_a_table(tmp_path):
+    path = tmp_path / "results" / "lila.json"
+    row = {"task": "mnist", "version": "rotated_90", "size": 312, "seed": 0, "nll": 0.5, "log_evidence": -1.25}
+    lila.keep(path, {**row, "method": "none", "accuracy": 0.7, "extents": {}})
+    lila.keep(path, {**row, "method": "learned", "accuracy": 0.9, "extents": {"rotation": 80.0}})
+    lila.keep(path, {**row, "method": "learned", "accuracy": 0.8, "extents": {"rotation": 88.0}})
+    kept = lila.keep(path, {**row, "method": "learned", "seed": 1, "accuracy": 0.9, "extents": {"rotation": 90.0}})
+    assert kept == json.loads(path.read_text())
+    assert [(r["method"], r["seed"]) for r in kept] == [("none", 0), ("learned", 0), ("learned", 1)]
+    lines = lila.markdown(kept).splitlines()
+    assert lines[2] == "| mnist, rotated 90 | 312 | 70.0 % (-1.25) |  |  | **85.0 ± 7.1 % (-1.25)** | rotation 89 ° |"
+    path.write_text("[{")
+    with pytest.raises(ValueError, match="must hold the rows of earlier runs; it is damaged"):
+        lila.keep(path, kept[0])
