@@ -54,6 +54,7 @@ def demo(
     invariance: Annotated[bool, typer.Option("--invariance", help="Instead: how far? Digits turned, shifted, scaled.")] = False,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data in every run.", min=1)] = None,
     width: Annotated[int | None, typer.Option(help="Channels of the first layer.", min=1)] = None,
+    images: Annotated[int | None, typer.Option(help="Training images, with --invariance.", min=10)] = None,
     seed: Annotated[int, typer.Option(help="For initial weights and the order of data.")] = 0,
 ) -> None:
     """Learn which symmetries a network should have, from training data alone; by default, whether position matters."""
@@ -61,7 +62,10 @@ def demo(
     asked = [name for name, flag in flags.items() if flag]
     if len(asked) > 1:
         raise typer.BadParameter(f"{' and '.join(f'--{name}' for name in asked)} are different demos: give one of them.")
-    chosen = {name: value for name, value in {"epochs": epochs, "width": width}.items() if value is not None}
+    if images is not None and not invariance:
+        raise typer.BadParameter("--images is an option of --invariance: the other demos use all the images there are.")
+    given = {"epochs": epochs, "width": width, "data": images}
+    chosen = {name: value for name, value in given.items() if value is not None}
     make, settings, minutes = _DEMOS[asked[0] if asked else "quadrant"]
     study = make(settings(seed=seed, **chosen))
     usual = "" if chosen else f" {minutes} on two cores."

@@ -75,7 +75,7 @@ class Extents(nn.Module):
         return {extent["name"]: extent["value"] for extent in self.described()}
 
     def described(self) -> list[dict[str, Any]]:
-        """Every extent: its name, value and bound in natural units, the unit, whether it is one-sided, and whether it is learned."""
+        """Every extent: its name, value and bound in natural units, the unit, and whether it is one-sided and learned."""
         found: list[dict[str, Any]] = []
         for name, value in zip(self.names, self.value.detach().tolist(), strict=True):
             g = next(g for g in self.group.generators if g.extent == name)

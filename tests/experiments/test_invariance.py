@@ -1,7 +1,5 @@
 """The study of invariance: its cells, what they are made of, and its table."""
 
-from math import degrees
-
 import pytest
 import torch
 
@@ -64,6 +62,5 @@ def test_digits_are_turned_as_far_as_the_task_says():
         invariance.run_cell(settings, Cell(task, "learned", "evidence"), lambda record: None).history[-1]["extents"]["rotation"]
         for task in ("upright", "turned by up to 180°")
     ]
-    assert found[0] < 30
-    assert found[1] > 60
-    assert degrees(3.15) > found[1]
+    assert found[0] < 15
+    assert 30 < found[1] <= 180
