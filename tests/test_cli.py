@@ -59,6 +59,8 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
     [
         (("report", "nowhere"), "must hold result.json"),
         (("demo", "--groups", "--sets"), "--groups and --sets are different demos: give one of them"),
+        (("demo", "--images", "300"), "--images is an option of --invariance"),
+        (("reproduce", "table9", "--task", "mnist", "--data", "x", "--out", "y"), "There is 'lila' to reproduce, got 'table9'"),
         (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, map"),
     ],
 )
