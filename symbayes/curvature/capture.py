@@ -121,6 +121,8 @@ class Capture:
         self.inputs: dict[str, Tensor] = {}
         #: By module.
         self.outputs: dict[str, Tensor] = {}
+        #: How often each had been written to when it was recorded: nn.Linear may add its bias in place.
+        self._versions: dict[str, int] = {}
         self._recording = self._copying = False
         self._size = 0
         self._undo = ExitStack()
@@ -187,7 +189,8 @@ class Capture:
             return None
         finally:
             self._recording = False
-        return None if any(output._version for output in self.outputs.values()) else outputs
+        changed = any(output._version > self._versions[name] for name, output in self.outputs.items())
+        return None if changed else outputs
 
     def backward(self, outputs: Float[Tensor, "n c"], columns: Float[Tensor, "k v n c"], deliver: Deliver) -> None:
         """Deliver ∂(column · outputs)/∂(output of each map) for every column, some at a time.
@@ -279,7 +282,7 @@ class Capture:
             )
         if not outputs.requires_grad:
             outputs.requires_grad_()
-        self.outputs[name] = outputs
+        self.outputs[name], self._versions[name] = outputs, outputs._version
         seen = inputs if self.differentiable else inputs.detach()
         self.inputs |= dict.fromkeys((site.name for site in self._of_module[name]), seen)
         return outputs.clone() if self._copying else outputs
