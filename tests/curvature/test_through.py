@@ -60,6 +60,19 @@ NETS = {
 }  # fmt: skip
 
 
+class Attentive(nn.Module):
+    """Attention over points as torch's own function computes it, and a norm whose weight is learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.packed, self.norm, self.head = nn.Linear(2, 12), nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, points):
+        query, key, value = self.packed(points).unflatten(2, (3, 2, 2)).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        return self.head(self.norm(mixed).tanh().mean(1))
+
+
 class Free(nn.Module):
     """A trainable tensor that belongs to no map."""
 
@@ -103,6 +116,15 @@ def test_gradients_in_extents_are_finite_differences(rule, net, generator):
     (found,) = torch.autograd.grad(evidence(model, data, RULES[rule]).total, model.orbit.value)
     assert found.abs().min() > 1e-4
     assert_close(found, by_differences(model, data, RULES[rule]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["kfac", "diagonal", "ggn", "kernel"])
+def test_gradients_through_attention_and_norms_are_finite_differences(rule, generator):
+    model = OrbitAverage(Attentive(), affine2d(on="points").starting(0.3), samples=4).double()
+    data = torch.randn(12, 5, 2, generator=generator, dtype=torch.float64), torch.arange(12) % 3
+    (found,) = torch.autograd.grad(evidence(model, data, RULES[rule]).total, model.orbit.value)
+    assert_close(found, by_differences(model, data, RULES[rule]), rtol=1e-5, atol=1e-6)
+    assert all("forward" not in module.__dict__ for module in model.modules())
 
 
 @pytest.mark.parametrize("rule", [name for name in RULES if name not in ("kfac", "diagonal", "ggn")])
