@@ -99,9 +99,13 @@ def _refuse_shared(model: nn.Module) -> None:
 
 def is_differentiable(model: nn.Module, inputs: Tensor) -> bool:
     """Whether gradients are on and outputs depend on more than weights: on hyperparameters, inputs, other tensors of a user."""
-    if not torch.is_grad_enabled():
-        return False
-    outputs: Tensor = torch.func.functional_call(model, held(model, differentiable=True), (inputs[:1],))
+    return torch.is_grad_enabled() and _depends(model, inputs, hyperparameters=True)
+
+
+@torch.enable_grad()
+def _depends(model: nn.Module, inputs: Tensor, *, hyperparameters: bool) -> bool:
+    """Whether outputs depend on tensors that ask for gradients and are no weights."""
+    outputs: Tensor = torch.func.functional_call(model, held(model, hyperparameters), (inputs[:1],))
     return outputs.requires_grad
 
 
@@ -124,6 +128,8 @@ class Capture:
         #: How often each had been written to when it was recorded: nn.Linear may add its bias in place.
         self._versions: dict[str, int] = {}
         self._recording = self._copying = False
+        #: Whether outputs depend on tensors of a user that ask for gradients; known after the first forward pass.
+        self._tracked: bool | None = None
         self._size = 0
         self._undo = ExitStack()
 
@@ -156,6 +162,8 @@ class Capture:
             RuntimeError: If a map with trainable weights did not run, or ran twice.
             ValueError: If the outputs are not a row for each datum.
         """
+        if self._tracked is None:
+            self._tracked = _depends(self.model, inputs, hyperparameters=False)
         outputs = self._run(inputs)
         if outputs is None:
             self._copying = True
@@ -232,7 +240,8 @@ class Capture:
             deliver(name, gradient[None])
 
         hooks = [output.register_hook(partial(hook, name)) for name, output in self.outputs.items()]
-        first = [output for output in self.outputs.values() if output.is_leaf]
+        # From the first maps all others are passed; unless maps behind inputs or other tensors of a user are no leaves.
+        first = [output for output in self.outputs.values() if output.is_leaf or self._tracked]
         torch.autograd.grad(outputs, first, column, retain_graph=keep, allow_unused=True)
         for handle in hooks:
             handle.remove()

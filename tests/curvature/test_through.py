@@ -276,6 +276,33 @@ def test_any_tensor_of_the_forward_pass_can_be_differentiated_in(generator):
     assert_close(two, once)
 
 
+@pytest.mark.parametrize("rule", [Kfac(MonteCarloFisher()), Kfac(batch_size=4)])
+def test_one_column_goes_back_to_maps_behind_a_tensor_of_a_user(rule, generator):
+    """Two classes or one sample make one column; with gradients of a user's own, no map gives the first of all tensors."""
+
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 2).double(), nn.Linear(3, 2).double()
+
+        def forward(self, inputs):
+            return self.one(inputs.detach()) + self.two(inputs + shift)
+
+    shift = torch.randn(3, generator=generator, dtype=torch.float64).requires_grad_()
+    model, targets = Branches(), torch.arange(6) % 2
+    inputs = torch.randn(6, 3, generator=generator, dtype=torch.float64).requires_grad_()
+    prior, seed = TensorwisePrior(model, 0.7), torch.Generator()
+    with torch.no_grad():
+        total = laplace_evidence(model, (inputs, targets), Categorical(), prior, rule=rule, generator=seed.manual_seed(1)).total
+        plain = inputs.clone()
+        shift.requires_grad_(False)
+        wanted = laplace_evidence(model, (plain, targets), Categorical(), prior, rule=rule, generator=seed.manual_seed(1)).total
+    assert_close(total, wanted)
+    shift.requires_grad_()
+    found = evidence_gradient(model, (inputs, targets), Categorical(), prior, [shift, inputs], rule=rule, generator=seed)
+    assert all(gradient.abs().sum() > 0 for gradient in found)
+
+
 def test_at_extent_zero_curvature_is_that_of_the_plain_network(generator):
     model, (inputs, targets) = problem("convolutions", generator)
     with torch.no_grad():
