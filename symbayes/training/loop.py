@@ -115,7 +115,9 @@ def _epoch(
     for inputs, targets in problem.data.batches(schedule.batch_size, generator=generator):
         loss = -problem.likelihood.log_prob(model(inputs), targets).sum()
         if isinstance(objective, Augerino) and hyper.parameters:
-            reward = objective.strength * torch.cat([extent.value for extent in hyper.extents]).norm()
+            # There may be none, but hyperparameters of other kinds.
+            extents = torch.cat([loss.new_zeros(0), *(extent.value for extent in hyper.extents)])
+            reward = objective.strength * extents.norm()
             found = torch.autograd.grad(loss / len(inputs) - reward, [*optimiser.parameters, *hyper.parameters])
             count = len(optimiser.parameters)
             gradients = found[:count]

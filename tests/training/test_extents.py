@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
 
 import symbayes as sb
+from symbayes.layers.structure import Hyperparameter
 
 QUICK = {"epochs": 6, "progress": False}
 
@@ -26,3 +28,21 @@ def test_the_evidence_of_a_result_is_that_of_the_extents_it_has(keep_best, gener
     assert result.log_evidence == pytest.approx(float(again.total.detach()), abs=1e-4)
     assert result.history[-1].extents == model.extents
     assert result.history[-1].extents != result.history[0].extents
+
+
+class Sharpened(nn.Module):
+    """A hyperparameter that is no extent."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.sharpness = net, Hyperparameter(torch.ones(()))
+
+    def forward(self, inputs):
+        return self.net(self.sharpness * inputs)
+
+
+@pytest.mark.parametrize("objective", [sb.Augerino(), sb.Laplace(burn_in=0.0)], ids=["Augerino", "Laplace"])
+def test_hyperparameters_without_extents_are_learned_too(objective, generator):
+    model = Sharpened(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)))
+    sb.fit(model, images(generator), objective=objective, **QUICK)
+    assert model.sharpness.item() != 1
