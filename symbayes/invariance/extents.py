@@ -43,8 +43,16 @@ class Extents(nn.Module):
         """ε_i η_i."""
         return draws * self.value[self._index]
 
-    def transform(self, draws: Float[Tensor, "n_or_1 s k"], inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n s ..."]:
-        """Every datum under s transformations."""
+    def transform(self, draws: Float[Tensor, "n_or_1 s k"], inputs: Tensor) -> Float[Tensor, "n s ..."]:
+        """Every datum under s transformations.
+
+        Raises:
+            ValueError: If inputs are not real numbers, or not of a shape that the group acts on.
+        """
+        if not inputs.is_floating_point():
+            raise ValueError(
+                f"Inputs must be real numbers to be transformed, got {inputs.dtype}. Convert them: inputs.float()."
+            )
         self.shape = tuple(inputs.shape[1:])
         return self.group.transform(self.coefficients(draws.to(inputs)), inputs)
 
