@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
 
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.ekfac import Ekfac
@@ -14,8 +15,9 @@ from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Kernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
+from symbayes.curvature.replay import some_batches
 from symbayes.curvature.subsets import Subsets
-from symbayes.data.source import TensorSource
+from symbayes.data.source import TensorSource, as_source
 from symbayes.evidence.gradient import evidence_gradient
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.groups.warp import affine2d
@@ -174,6 +176,22 @@ def test_random_batches_give_the_gradient_on_average(generator):
     assert (draws.std(0) > 0).all()
     assert ((draws.mean(0) - whole).abs() < 4 * error).all()
     assert (error < 0.3 * whole.norm()).all()
+
+
+@pytest.mark.parametrize("kind", ["tensors", "loader", "shuffled loader"])
+def test_a_share_of_the_data_is_drawn_from_all_of_them(kind):
+    """A loader that does not shuffle gives its first batches first, which must not be the only ones to be used."""
+    numbers = TensorDataset(torch.arange(22.0)[:, None], torch.zeros(22))
+    source = as_source(numbers if kind == "tensors" else DataLoader(numbers, 4, shuffle=kind == "shuffled loader"), CPU)
+    seed, sums, found = torch.Generator().manual_seed(0), [], set()
+    for _ in range(400):
+        drawn = list(some_batches(source, 4, 0.3, seed))
+        assert len(drawn) == 2
+        sums.append(sum(float(scale * batch[0].sum()) for batch, scale in drawn))
+        found |= {int(value) for batch, _ in drawn for value in batch[0]}
+    assert found == set(range(22))
+    sums = torch.tensor(sums)
+    assert abs(sums.mean() - 231) < 4 * sums.std() / 20
 
 
 def test_the_full_ggn_by_lanczos_gives_its_gradient_on_average(generator):
