@@ -71,8 +71,7 @@ class Extents(nn.Module):
     def clamp(self) -> None:
         """Back within the bounds of the generators; for training, after a step."""
         for index, name in enumerate(self.names):
-            bound = min(g.bound for g in self.group.generators if g.extent == name)
-            self.value[index].clamp_(-bound, bound)
+            self.value[index].clamp_(-self._bound(name), self._bound(name))
 
     def natural(self) -> dict[str, float]:
         """The extents in degrees, pixels and percent.
@@ -93,7 +92,7 @@ class Extents(nn.Module):
                     "Call the model on a batch first, or read extents in half sides (.value)."
                 )
             side = self.group.side(torch.empty(0, *self.shape)) if self.shape else 1
-            bound = copysign(g.bound, value) if g.one_sided else g.bound
+            bound = copysign(self._bound(name), value) if g.one_sided else self._bound(name)
             found.append(
                 {
                     "name": name,
@@ -112,6 +111,10 @@ class Extents(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """What `get_extra_state` gave."""
         self.shape = tuple(state.tolist())
+
+    def _bound(self, name: str) -> float:
+        """Of an extent: the smallest among the generators that share it."""
+        return min(g.bound for g in self.group.generators if g.extent == name)
 
     def _low(self) -> Float[Tensor, " k"]:
         return torch.tensor([0.0 if g.one_sided else -1.0 for g in self.group.generators], dtype=torch.float64)

@@ -122,6 +122,12 @@ def test_extents_stay_within_bounds_and_may_be_shared_or_one_sided():
     assert_close(extents.coefficients(draws), torch.tensor([[-pi / 2, -log(2), -log(2) / 4]]))
 
 
+def test_the_bound_of_a_shared_extent_is_the_smallest():
+    extents = Extents(affine2d("rotation", "shear").shared("rotation", "shear").starting(9.0))
+    (described,) = extents.described()
+    assert described["value"] == pytest.approx(described["bound"]) == pytest.approx(180 / pi)
+
+
 def test_extents_are_hyperparameters_and_no_weights(net):
     model = OrbitAverage(net, affine2d("rotation"))
     assert list(hyperparameters(model)) == ["orbit.value"]
