@@ -303,7 +303,7 @@ def test_a_loss_that_stops_being_a_number_is_said():
     [
         (lambda: sb.Laplace(burn_in=1.0), "burn_in and cool_down must be shares of the epochs"),
         (lambda: sb.Laplace(damping=0.0), "damping must lie above 0"),
-        (lambda: sb.Laplace(frequency=0), "frequency and hyper_steps must be at least 1"),
+        (lambda: sb.Laplace(frequency=0), "frequency, hyper_steps and extent_steps must be at least 1"),
         (lambda: sb.Schedule(epochs=0), "epochs and batch_size must be at least 1"),
         (lambda: sb.Gaussian(0.0), "noise must be positive, got 0.0"),
         (lambda: sb.MonteCarloFisher(0), "samples must be at least 1, got 0"),
