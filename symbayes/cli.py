@@ -193,14 +193,19 @@ def reproduce(
     if what != "lila":
         raise typer.BadParameter(f"There is 'lila' to reproduce, got {what!r}.")
     settings = lila.Settings(samples, epochs, device=device)
-    numbers = [[int(part) for part in parts.split(",")] for parts in (sizes, seeds)]
-    todo = list(lila.rows(task, versions.split(","), numbers[0], methods.split(","), numbers[1]))
+    try:
+        numbers = [[int(part) for part in parts.split(",")] for parts in (sizes, seeds)]
+        todo = list(lila.rows(task, versions.split(","), numbers[0], methods.split(","), numbers[1]))
+        whole = load(task, data)
+    except (ValueError, KeyError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    if max(numbers[0]) > len(whole.train[0]):
+        raise typer.BadParameter(f"--sizes must be at most {len(whole.train[0])}, the training images of {task}; got {sizes}.")
     command = (
         f"symbayes reproduce lila --task {task} --sizes {sizes} --versions {versions} --methods {methods} --seeds {seeds} "
         f"--samples {samples}" + (f" --epochs {epochs}" if epochs else "")
     )
     machine = torch.cuda.get_device_name() if device.startswith("cuda") else device
-    whole = load(task, data)
     for index, row in enumerate(todo, start=1):
         found = lila.run_row(row, whole, settings)
         lila.keep(out, {**found, "command": command, "commit": commit, "machine": machine, "torch": torch.__version__})

@@ -9,6 +9,8 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.experiments import estimators, groups, quadrant, sequences
 from tests.small import load_few
 
+LILA = ("reproduce", "lila", "--data", "nowhere", "--out", "rows.json", "--task")
+
 
 def invoke(*words):
     return CliRunner().invoke(cli.app, list(words))
@@ -62,6 +64,10 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
         (("demo", "--images", "300"), "--images is an option of --invariance"),
         (("reproduce", "table9", "--task", "mnist", "--data", "x", "--out", "y"), "There is 'lila' to reproduce, got 'table9'"),
         (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, map"),
+        ((*LILA, "mnist"), "MNIST needs the file"),
+        ((*LILA, "upright-digits", "--sizes", "many"), "invalid literal for int() with base 10: 'many'"),
+        ((*LILA, "upright-digits", "--versions", "bent"), "versions must be among plain"),
+        ((*LILA, "upright-digits", "--sizes", "50,99999"), "--sizes must be at most"),
     ],
 )
 def test_what_is_wrong_is_said(words, message, tmp_path, monkeypatch):

@@ -99,9 +99,13 @@ def _refuse_shared(model: nn.Module) -> None:
 
 def is_differentiable(model: nn.Module, inputs: Tensor) -> bool:
     """Whether gradients are on and outputs depend on more than weights: on hyperparameters, inputs, other tensors of a user."""
-    if not torch.is_grad_enabled():
-        return False
-    outputs: Tensor = torch.func.functional_call(model, held(model, differentiable=True), (inputs[:1],))
+    return torch.is_grad_enabled() and _depends(model, inputs, hyperparameters=True)
+
+
+@torch.enable_grad()
+def _depends(model: nn.Module, inputs: Tensor, *, hyperparameters: bool) -> bool:
+    """Whether outputs depend on tensors that ask for gradients and are no weights."""
+    outputs: Tensor = torch.func.functional_call(model, held(model, hyperparameters), (inputs[:1],))
     return outputs.requires_grad
 
 
@@ -121,7 +125,11 @@ class Capture:
         self.inputs: dict[str, Tensor] = {}
         #: By module.
         self.outputs: dict[str, Tensor] = {}
+        #: How often each had been written to when it was recorded: nn.Linear may add its bias in place.
+        self._versions: dict[str, int] = {}
         self._recording = self._copying = False
+        #: Whether outputs depend on tensors of a user that ask for gradients; known after the first forward pass.
+        self._tracked: bool | None = None
         self._size = 0
         self._undo = ExitStack()
 
@@ -154,6 +162,8 @@ class Capture:
             RuntimeError: If a map with trainable weights did not run, or ran twice.
             ValueError: If the outputs are not a row for each datum.
         """
+        if self._tracked is None:
+            self._tracked = _depends(self.model, inputs, hyperparameters=False)
         outputs = self._run(inputs)
         if outputs is None:
             self._copying = True
@@ -187,7 +197,8 @@ class Capture:
             return None
         finally:
             self._recording = False
-        return None if any(output._version for output in self.outputs.values()) else outputs
+        changed = any(output._version > self._versions[name] for name, output in self.outputs.items())
+        return None if changed else outputs
 
     def backward(self, outputs: Float[Tensor, "n c"], columns: Float[Tensor, "k v n c"], deliver: Deliver) -> None:
         """Deliver ∂(column · outputs)/∂(output of each map) for every column, some at a time.
@@ -229,7 +240,8 @@ class Capture:
             deliver(name, gradient[None])
 
         hooks = [output.register_hook(partial(hook, name)) for name, output in self.outputs.items()]
-        first = [output for output in self.outputs.values() if output.is_leaf]
+        # From the first maps all others are passed; unless maps behind inputs or other tensors of a user are no leaves.
+        first = [output for output in self.outputs.values() if output.is_leaf or self._tracked]
         torch.autograd.grad(outputs, first, column, retain_graph=keep, allow_unused=True)
         for handle in hooks:
             handle.remove()
@@ -279,7 +291,7 @@ class Capture:
             )
         if not outputs.requires_grad:
             outputs.requires_grad_()
-        self.outputs[name] = outputs
+        self.outputs[name], self._versions[name] = outputs, outputs._version
         seen = inputs if self.differentiable else inputs.detach()
         self.inputs |= dict.fromkeys((site.name for site in self._of_module[name]), seen)
         return outputs.clone() if self._copying else outputs

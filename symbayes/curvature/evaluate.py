@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from symbayes.data.source import check_finite
 from symbayes.errors import NotFiniteError
@@ -14,17 +17,33 @@ from symbayes.likelihoods import Likelihood
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """No dropout, fixed norms, and attention by the path that can be differentiated; every module is left as it was."""
+    """No dropout, fixed norms, and attention and norms by paths that can be differentiated; modules are left as they were."""
     training = {module: module.training for module in model.modules()}
+    norms = [m for m in training if type(m) is nn.LayerNorm and m.elementwise_affine and "forward" not in m.__dict__]
     fast = torch.backends.mha.get_fastpath_enabled()
     model.eval()
     torch.backends.mha.set_fastpath_enabled(False)
+    for norm in norms:
+        norm.forward = partial(_layer_norm, norm)  # type: ignore[method-assign]
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no second derivatives
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+        for norm in norms:
+            del norm.forward
         for module, mode in training.items():
             module.training = mode
+
+
+def _layer_norm(module: nn.LayerNorm, inputs: Tensor) -> Tensor:
+    """What the module does, in two steps.
+
+    In one, torch.func holds mean and deviation when it differentiates in the weight: the Jacobian is right, its own derivatives
+    are not.
+    """
+    scaled = functional.layer_norm(inputs, module.normalized_shape, eps=module.eps) * module.weight
+    return scaled if module.bias is None else scaled + module.bias
 
 
 def log_likelihood(

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from symbayes.data.source import Batch, DataSource, TensorSource
+from symbayes.data.source import Batch, DataSource, LoaderSource, TensorSource
 
 #: Sums over data, by what they are sums of.
 Sums = Mapping[tuple[str, str], Tensor]
@@ -69,17 +69,23 @@ def some_batches(data: DataSource, batch_size: int, share: float, generator: Gen
     """About a share of the data in random batches, and what sums over them are to be multiplied by; all for a share of 1."""
     if not 0 < share <= 1:
         raise ValueError(f"share must lie above 0 and be at most 1 (all the data), got {share}.")
-    whole = share == 1
-    wanted = data.size if whole else max(1, ceil(share * data.size / batch_size)) * batch_size
-    found: list[Batch] = []
+    if share == 1:
+        yield from ((batch, 1.0) for batch in data.batches(batch_size))
+        return
+    generator = generator or torch.Generator().manual_seed(0)
+    if isinstance(data, LoaderSource):  # its batches may come in an order of its own: some are drawn, wherever they stand
+        count = len(data.loader)
+        wanted = ceil(share * count)
+        chosen = set(torch.randperm(count, generator=generator)[:wanted].tolist())
+        for index, batch in enumerate(data.batches(batch_size, generator=generator)):
+            if index in chosen:
+                yield batch, count / wanted
+        return
+    wanted = min(data.size, ceil(share * data.size / batch_size) * batch_size)
     seen = 0
-    for batch in data.batches(batch_size, generator=None if whole else generator or torch.Generator().manual_seed(0)):
-        if whole:
-            yield batch, 1.0
-        else:
-            found.append(batch)
-            seen += len(batch[0])
-            if seen >= wanted:
-                break
-    for batch in found:
-        yield batch, data.size / seen
+    for batch in data.batches(batch_size, generator=generator):
+        kept = batch[0][: wanted - seen], batch[1][: wanted - seen]
+        yield kept, data.size / wanted
+        seen += len(kept[0])
+        if seen >= wanted:
+            break

@@ -88,7 +88,7 @@ def rows(
 def run_row(row: Row, whole: Task, settings: Settings) -> dict[str, Any]:
     """Train one row and evaluate it on the whole test set: figures in plain numbers."""
     task = whole.transformed(**VERSIONS[row.version])
-    task = task.subset(row.size, row.seed) if row.size < len(task.train[0]) else task
+    task = task if row.size == len(task.train[0]) else task.subset(row.size, row.seed)
     generator = torch.Generator().manual_seed(row.seed)
     digits = row.task == "mnist"
     net = lenet(task, generator=generator) if digits else residual(task, 8, settings.width, generator=generator)

@@ -98,7 +98,8 @@ class Images(LieGroup):
 
     padding: Padding = "border"
 
-    def transform(self, coefficients: Coefficients, inputs: Float[Tensor, "n c h w"]) -> Float[Tensor, "n s c h w"]:
+    def transform(self, coefficients: Coefficients, inputs: Tensor) -> Float[Tensor, "n s c h w"]:
+        _check(inputs.ndim == 4, "images [n, c, h, w]", inputs)
         n, _, h, w = inputs.shape
         s = coefficients.shape[1]
         # The content moves by T where the image is read at T⁻¹ of every pixel.
@@ -120,7 +121,8 @@ class Sequences(LieGroup):
 
     padding: Padding = "border"
 
-    def transform(self, coefficients: Coefficients, inputs: Float[Tensor, "n c t"]) -> Float[Tensor, "n s c t"]:
+    def transform(self, coefficients: Coefficients, inputs: Tensor) -> Float[Tensor, "n s c t"]:
+        _check(inputs.ndim == 3, "sequences [n, c, length]", inputs)
         back = self.elements(-coefficients)[..., 0, :]
         times = pixels((inputs.shape[2], 1), inputs)[0, :, 0]
         read = back[..., :1] * times + back[..., 1:]
@@ -138,8 +140,10 @@ class Sequences(LieGroup):
 class Points(LieGroup):
     """Affine maps, moving points [n, m, d] or [n, d] themselves."""
 
-    def transform(self, coefficients: Coefficients, inputs: Float[Tensor, "n *m d"]) -> Float[Tensor, "n s *m d"]:
+    def transform(self, coefficients: Coefficients, inputs: Tensor) -> Float[Tensor, "n s *m d"]:
         T = self.elements(coefficients)[..., :-1, :]
+        d = T.shape[-2]
+        _check(inputs.ndim in (2, 3) and inputs.shape[-1] == d, f"points [n, m, {d}] or [n, {d}]", inputs)
         points = inputs if inputs.ndim == 3 else inputs[:, None]
         moved = torch.einsum("nsij,nmj->nsmi", T[..., :-1].expand(len(inputs), -1, -1, -1), points) + T[..., None, :, -1]
         return moved if inputs.ndim == 3 else moved[:, :, 0]
@@ -164,6 +168,14 @@ class Colours(LieGroup):
 
     def side(self, inputs: Float[Tensor, "n c *grid"]) -> int:
         return 1
+
+
+def _check(holds: bool, wanted: str, inputs: Tensor) -> None:
+    if not holds:
+        raise ValueError(
+            f"These maps act on {wanted}, got inputs of shape {tuple(inputs.shape)}. Reshape them, or choose what maps act on: "
+            "sb.affine2d(on='images' or 'points'), sb.affine1d(on='sequences' or 'points'), sb.colours()."
+        )
 
 
 def pixels(shape: tuple[int, int], like: Tensor) -> Float[Tensor, "h w 2"]:

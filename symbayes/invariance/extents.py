@@ -43,8 +43,16 @@ class Extents(nn.Module):
         """ε_i η_i."""
         return draws * self.value[self._index]
 
-    def transform(self, draws: Float[Tensor, "n_or_1 s k"], inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n s ..."]:
-        """Every datum under s transformations."""
+    def transform(self, draws: Float[Tensor, "n_or_1 s k"], inputs: Tensor) -> Float[Tensor, "n s ..."]:
+        """Every datum under s transformations.
+
+        Raises:
+            ValueError: If inputs are not real numbers, or not of a shape that the group acts on.
+        """
+        if not inputs.is_floating_point():
+            raise ValueError(
+                f"Inputs must be real numbers to be transformed, got {inputs.dtype}. Convert them: inputs.float()."
+            )
         self.shape = tuple(inputs.shape[1:])
         return self.group.transform(self.coefficients(draws.to(inputs)), inputs)
 
@@ -63,8 +71,7 @@ class Extents(nn.Module):
     def clamp(self) -> None:
         """Back within the bounds of the generators; for training, after a step."""
         for index, name in enumerate(self.names):
-            bound = min(g.bound for g in self.group.generators if g.extent == name)
-            self.value[index].clamp_(-bound, bound)
+            self.value[index].clamp_(-self._bound(name), self._bound(name))
 
     def natural(self) -> dict[str, float]:
         """The extents in degrees, pixels and percent.
@@ -85,7 +92,7 @@ class Extents(nn.Module):
                     "Call the model on a batch first, or read extents in half sides (.value)."
                 )
             side = self.group.side(torch.empty(0, *self.shape)) if self.shape else 1
-            bound = copysign(g.bound, value) if g.one_sided else g.bound
+            bound = copysign(self._bound(name), value) if g.one_sided else self._bound(name)
             found.append(
                 {
                     "name": name,
@@ -105,6 +112,10 @@ class Extents(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """What `get_extra_state` gave."""
         self.shape = tuple(state.tolist())
+
+    def _bound(self, name: str) -> float:
+        """Of an extent: the smallest among the generators that share it."""
+        return min(g.bound for g in self.group.generators if g.extent == name)
 
     def _low(self) -> Float[Tensor, " k"]:
         return torch.tensor([0.0 if g.one_sided else -1.0 for g in self.group.generators], dtype=torch.float64)

@@ -14,11 +14,13 @@ from symbayes.invariance.extents import Extents
 def sample_orbits(model: nn.Module, examples: Tensor, transformations: int = 8) -> list[list[dict[str, Any]]]:
     """A row for each example: itself, and under transformations that are spread evenly over the extents of the model.
 
-    Nothing, where examples are no images of one or three channels, or the model has no extents or several.
+    Nothing, where examples are no images of one or three channels, or the model has no extents or several, or they are of
+    something else than its inputs.
     """
     found = [module for module in model.modules() if isinstance(module, Extents)]
-    if len(found) != 1 or examples.ndim != 4 or examples.shape[1] not in (1, 3):
+    if len(found) != 1 or examples.ndim != 4 or examples.shape[1] not in (1, 3) or found[0].shape != tuple(examples.shape[1:]):
         return []
+    examples = examples.to(found[0].value)  # they may come from a file, and the model be elsewhere
     moved = found[0].transform(found[0].even(transformations), examples)
     rows = torch.cat([examples[:, None], moved], 1).cpu()
     low, high = examples.amin().cpu(), examples.amax().cpu()

@@ -81,6 +81,7 @@ class HyperAdam:
             module.clamp()
 
 
+@torch.no_grad()
 def update_extents(
     curvature: Curvature, problem: Problem, adam: HyperAdam, settings: Laplace, rate: float, generator: Generator
 ) -> None:

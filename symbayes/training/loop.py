@@ -8,6 +8,7 @@ from math import cos, pi
 import torch
 from torch import Generator, Tensor
 
+from symbayes.curvature.rule import Curvature
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.laplace import evidence_at
 from symbayes.evidence.objective import Augerino, Laplace, Objective
@@ -59,10 +60,11 @@ def train(problem: Problem, objective: Objective, schedule: Schedule, *, generat
         moves = isinstance(objective, Laplace) and objective.moves_at(epoch, schedule.epochs)
         last = epoch == schedule.epochs
         if moves or last:
-            evidence = hyper_step(
-                problem, objective, moves, hyper, rate / schedule.learning_rate, schedule.batch_size, generator
-            )
-            best.offer(evidence)
+            curvature, evidence = hyper_step(problem, objective, moves, schedule.batch_size, generator)
+            best.offer(evidence)  # before extents move: it is the evidence of those that there were
+            if moves and not last and isinstance(objective, Laplace):
+                extent_rate = objective.extent_rate * rate / schedule.learning_rate
+                update_extents(curvature, problem, hyper, objective, extent_rate, generator)
         if last:
             evidence = _final(problem, objective, best, generator)
         seconds = time.perf_counter() - started
@@ -82,25 +84,16 @@ def _final(problem: Problem, objective: Objective, best: "_Best", generator: Gen
 
 @torch.no_grad()
 def hyper_step(
-    problem: Problem,
-    objective: Objective,
-    moves: bool,
-    hyper: HyperAdam,
-    decay: float,
-    batch_size: int,
-    generator: Generator,
-) -> Evidence:
-    """The curvature as it is, precisions and noise moved under it if so, the evidence then, and a step of extents after it."""
+    problem: Problem, objective: Objective, moves: bool, batch_size: int, generator: Generator
+) -> tuple[Curvature, Evidence]:
+    """The curvature as it is, precisions and noise moved under it if so, and the evidence then."""
     curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
     if moves and isinstance(objective, Laplace):
         for _ in range(objective.hyper_steps):
             update_precisions(curvature, problem.model, problem.prior, objective.damping)
         if update_noise(curvature, problem, batch_size, objective.damping):
             curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
-    evidence = evidence_at(curvature, problem.model, problem.prior, problem.data.size)
-    if moves and isinstance(objective, Laplace):
-        update_extents(curvature, problem, hyper, objective, objective.extent_rate * decay, generator)
-    return evidence
+    return curvature, evidence_at(curvature, problem.model, problem.prior, problem.data.size)
 
 
 def _epoch(
@@ -122,7 +115,9 @@ def _epoch(
     for inputs, targets in problem.data.batches(schedule.batch_size, generator=generator):
         loss = -problem.likelihood.log_prob(model(inputs), targets).sum()
         if isinstance(objective, Augerino) and hyper.parameters:
-            reward = objective.strength * torch.cat([extent.value for extent in hyper.extents]).norm()
+            # There may be none, but hyperparameters of other kinds.
+            extents = torch.cat([loss.new_zeros(0), *(extent.value for extent in hyper.extents)])
+            reward = objective.strength * extents.norm()
             found = torch.autograd.grad(loss / len(inputs) - reward, [*optimiser.parameters, *hyper.parameters])
             count = len(optimiser.parameters)
             gradients = found[:count]

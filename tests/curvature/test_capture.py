@@ -66,6 +66,7 @@ MODELS = {
     "group norm": (lambda: sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh()), (2, 4, 4)),
     "batch norm 1-d": (lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3)), (3,)),
     "linear on a sequence": (lambda: sequential(nn.Linear(3, 4), nn.LayerNorm((5, 4)), nn.Tanh()), (5, 3)),
+    "linear that adds its bias in place": (lambda: sequential(Turn(), nn.Linear(3, 4), nn.Tanh()), (3, 5)),
     "shifts and scales": (lambda: sequential(Shift(), nn.Conv2d(2, 3, 2, bias=False), nn.Tanh(), Scale(), Shift()), (2, 3, 3)),
     "a layer of others": (lambda: sequential(nn.ConvTranspose2d(2, 3, 2), nn.PReLU()), (2, 3, 3)),
     "attention": (lambda: Tokens(SelfAttention(batch_first=True)), "tokens"),
@@ -75,6 +76,13 @@ MODELS = {
         "tokens",
     ),
 }
+
+
+class Turn(nn.Module):
+    """Its output is not contiguous."""
+
+    def forward(self, x):
+        return x.transpose(1, 2)
 
 
 class Swap(nn.Module):

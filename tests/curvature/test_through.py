@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
 
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.ekfac import Ekfac
@@ -14,8 +15,9 @@ from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Kernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
+from symbayes.curvature.replay import some_batches
 from symbayes.curvature.subsets import Subsets
-from symbayes.data.source import TensorSource
+from symbayes.data.source import TensorSource, as_source
 from symbayes.evidence.gradient import evidence_gradient
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.groups.warp import affine2d
@@ -58,6 +60,19 @@ NETS = {
         nn.Conv2d(1, 3, 3), nn.GroupNorm(1, 3), nn.Tanh(), nn.AvgPool2d(3), nn.Flatten(), Free(), nn.Linear(12, 3)
     ),
 }  # fmt: skip
+
+
+class Attentive(nn.Module):
+    """Attention over points as torch's own function computes it, and a norm whose weight is learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.packed, self.norm, self.head = nn.Linear(2, 12), nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, points):
+        query, key, value = self.packed(points).unflatten(2, (3, 2, 2)).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        return self.head(self.norm(mixed).tanh().mean(1))
 
 
 class Free(nn.Module):
@@ -103,6 +118,15 @@ def test_gradients_in_extents_are_finite_differences(rule, net, generator):
     (found,) = torch.autograd.grad(evidence(model, data, RULES[rule]).total, model.orbit.value)
     assert found.abs().min() > 1e-4
     assert_close(found, by_differences(model, data, RULES[rule]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["kfac", "diagonal", "ggn", "kernel"])
+def test_gradients_through_attention_and_norms_are_finite_differences(rule, generator):
+    model = OrbitAverage(Attentive(), affine2d(on="points").starting(0.3), samples=4).double()
+    data = torch.randn(12, 5, 2, generator=generator, dtype=torch.float64), torch.arange(12) % 3
+    (found,) = torch.autograd.grad(evidence(model, data, RULES[rule]).total, model.orbit.value)
+    assert_close(found, by_differences(model, data, RULES[rule]), rtol=1e-5, atol=1e-6)
+    assert all("forward" not in module.__dict__ for module in model.modules())
 
 
 @pytest.mark.parametrize("rule", [name for name in RULES if name not in ("kfac", "diagonal", "ggn")])
@@ -152,6 +176,22 @@ def test_random_batches_give_the_gradient_on_average(generator):
     assert (draws.std(0) > 0).all()
     assert ((draws.mean(0) - whole).abs() < 4 * error).all()
     assert (error < 0.3 * whole.norm()).all()
+
+
+@pytest.mark.parametrize("kind", ["tensors", "loader", "shuffled loader"])
+def test_a_share_of_the_data_is_drawn_from_all_of_them(kind):
+    """A loader that does not shuffle gives its first batches first, which must not be the only ones to be used."""
+    numbers = TensorDataset(torch.arange(22.0)[:, None], torch.zeros(22))
+    source = as_source(numbers if kind == "tensors" else DataLoader(numbers, 4, shuffle=kind == "shuffled loader"), CPU)
+    seed, sums, found = torch.Generator().manual_seed(0), [], set()
+    for _ in range(400):
+        drawn = list(some_batches(source, 4, 0.3, seed))
+        assert len(drawn) == 2
+        sums.append(sum(float(scale * batch[0].sum()) for batch, scale in drawn))
+        found |= {int(value) for batch, _ in drawn for value in batch[0]}
+    assert found == set(range(22))
+    sums = torch.tensor(sums)
+    assert abs(sums.mean() - 231) < 4 * sums.std() / 20
 
 
 def test_the_full_ggn_by_lanczos_gives_its_gradient_on_average(generator):
@@ -252,6 +292,33 @@ def test_any_tensor_of_the_forward_pass_can_be_differentiated_in(generator):
     two = evidence_gradient(model, (inputs, targets), Categorical(), prior, [model.sharpness, shift], rule=Kfac(batch_size=4))
     once = torch.autograd.grad(evidence(model, (inputs, targets), Kfac(batch_size=4)).total, tensors[:2])
     assert_close(two, once)
+
+
+@pytest.mark.parametrize("rule", [Kfac(MonteCarloFisher()), Kfac(batch_size=4)])
+def test_one_column_goes_back_to_maps_behind_a_tensor_of_a_user(rule, generator):
+    """Two classes or one sample make one column; with gradients of a user's own, no map gives the first of all tensors."""
+
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 2).double(), nn.Linear(3, 2).double()
+
+        def forward(self, inputs):
+            return self.one(inputs.detach()) + self.two(inputs + shift)
+
+    shift = torch.randn(3, generator=generator, dtype=torch.float64).requires_grad_()
+    model, targets = Branches(), torch.arange(6) % 2
+    inputs = torch.randn(6, 3, generator=generator, dtype=torch.float64).requires_grad_()
+    prior, seed = TensorwisePrior(model, 0.7), torch.Generator()
+    with torch.no_grad():
+        total = laplace_evidence(model, (inputs, targets), Categorical(), prior, rule=rule, generator=seed.manual_seed(1)).total
+        plain = inputs.clone()
+        shift.requires_grad_(False)
+        wanted = laplace_evidence(model, (plain, targets), Categorical(), prior, rule=rule, generator=seed.manual_seed(1)).total
+    assert_close(total, wanted)
+    shift.requires_grad_()
+    found = evidence_gradient(model, (inputs, targets), Categorical(), prior, [shift, inputs], rule=rule, generator=seed)
+    assert all(gradient.abs().sum() > 0 for gradient in found)
 
 
 def test_at_extent_zero_curvature_is_that_of_the_plain_network(generator):

@@ -122,6 +122,12 @@ def test_extents_stay_within_bounds_and_may_be_shared_or_one_sided():
     assert_close(extents.coefficients(draws), torch.tensor([[-pi / 2, -log(2), -log(2) / 4]]))
 
 
+def test_the_bound_of_a_shared_extent_is_the_smallest():
+    extents = Extents(affine2d("rotation", "shear").shared("rotation", "shear").starting(9.0))
+    (described,) = extents.described()
+    assert described["value"] == pytest.approx(described["bound"]) == pytest.approx(180 / pi)
+
+
 def test_extents_are_hyperparameters_and_no_weights(net):
     model = OrbitAverage(net, affine2d("rotation"))
     assert list(hyperparameters(model)) == ["orbit.value"]
@@ -151,3 +157,19 @@ def test_numbers_of_samples_that_make_no_sense_are_refused(net):
         OrbitAverage(net, affine2d(), samples=0)
     with pytest.raises(ValueError, match="even when antithetic; got 5"):
         OrbitAverage(net, affine2d(), samples=5, antithetic=True)
+
+
+@pytest.mark.parametrize(
+    ("group", "shape", "message"),
+    [
+        (affine2d(), (5, 64), r"act on images \[n, c, h, w\], got inputs of shape \(5, 64\)"),
+        (affine1d(), (5, 10), r"act on sequences \[n, c, length\], got inputs of shape \(5, 10\)"),
+        (affine2d(on="points"), (5, 4, 3), r"act on points \[n, m, 2\] or \[n, 2\], got inputs of shape \(5, 4, 3\)"),
+    ],
+)
+def test_inputs_of_another_shape_or_type_are_refused(group, shape, message):
+    model = OrbitAverage(nn.Flatten(), group, samples=2)
+    with pytest.raises(ValueError, match=message):
+        model(torch.zeros(shape))
+    with pytest.raises(ValueError, match=r"must be real numbers .* got torch.uint8. Convert them: inputs.float\(\)"):
+        model(torch.zeros(shape, dtype=torch.uint8))

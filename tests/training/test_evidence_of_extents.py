@@ -1,0 +1,48 @@
+"""Extents while training: what moves them, and that the evidence of a result is that of the extents it has."""
+
+import pytest
+import torch
+from torch import nn
+
+import symbayes as sb
+from symbayes.layers.structure import Hyperparameter
+
+QUICK = {"epochs": 6, "progress": False}
+
+
+def images(generator):
+    return torch.randn(40, 1, 6, 6, generator=generator), torch.arange(40) % 2
+
+
+def averaged(generator):
+    net = sb.small_cnn((torch.zeros(2, 1, 6, 6), torch.arange(2)), width=2, generator=generator)
+    return sb.OrbitAverage(net, sb.affine2d(), samples=3)
+
+
+@pytest.mark.parametrize("keep_best", [True, False])
+def test_the_evidence_of_a_result_is_that_of_the_extents_it_has(keep_best, generator):
+    data, model = images(generator), averaged(generator)
+    objective = sb.Laplace(sb.Kfac(), burn_in=0.0, cool_down=0.0, frequency=1, extent_rate=0.5, keep_best=keep_best)
+    result = sb.fit(model, data, objective=objective, **QUICK)
+    again = sb.laplace_evidence(model, data, result.likelihood, result.prior, rule=sb.Kfac())
+    assert result.log_evidence == pytest.approx(float(again.total.detach()), abs=1e-4)
+    assert result.history[-1].extents == model.extents
+    assert result.history[-1].extents != result.history[0].extents
+
+
+class Sharpened(nn.Module):
+    """A hyperparameter that is no extent."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.sharpness = net, Hyperparameter(torch.ones(()))
+
+    def forward(self, inputs):
+        return self.net(self.sharpness * inputs)
+
+
+@pytest.mark.parametrize("objective", [sb.Augerino(), sb.Laplace(burn_in=0.0)], ids=["Augerino", "Laplace"])
+def test_hyperparameters_without_extents_are_learned_too(objective, generator):
+    model = Sharpened(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)))
+    sb.fit(model, images(generator), objective=objective, **QUICK)
+    assert model.sharpness.item() != 1
