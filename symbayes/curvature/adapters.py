@@ -150,6 +150,9 @@ def row_form(module: nn.Module) -> RowForm | None:
                 x, module.running_mean, module.running_var, eps=module.eps
             )
             return NormRows(normalise, (module.num_features,), channels_first=True)
+        case nn.InstanceNorm1d() | nn.InstanceNorm2d() | nn.InstanceNorm3d() if not module.track_running_stats:
+            normalise = partial(functional.instance_norm, eps=module.eps)
+            return NormRows(normalise, (module.num_features,), channels_first=True)
         case nn.GroupNorm():
             normalise = partial(functional.group_norm, num_groups=module.num_groups, eps=module.eps)
             return NormRows(normalise, (module.num_channels,), channels_first=True)

@@ -1,6 +1,6 @@
 """A model as curvature wants it: evaluating, with outputs and targets that were checked."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -19,12 +19,12 @@ from symbayes.likelihoods import Likelihood
 def evaluating(model: nn.Module) -> Iterator[None]:
     """No dropout, fixed norms, and attention and norms by paths that can be differentiated; modules are left as they were."""
     training = {module: module.training for module in model.modules()}
-    norms = [m for m in training if type(m) is nn.LayerNorm and m.elementwise_affine and "forward" not in m.__dict__]
+    norms = {m: f for m in training if (f := _in_two_steps(m)) is not None and "forward" not in m.__dict__}
     fast = torch.backends.mha.get_fastpath_enabled()
     model.eval()
     torch.backends.mha.set_fastpath_enabled(False)
-    for norm in norms:
-        norm.forward = partial(_layer_norm, norm)  # type: ignore[method-assign]
+    for norm, forward in norms.items():
+        norm.forward = forward
     try:
         with sdpa_kernel(SDPBackend.MATH):  # the others have no second derivatives
             yield
@@ -36,14 +36,26 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _layer_norm(module: nn.LayerNorm, inputs: Tensor) -> Tensor:
-    """What the module does, in two steps.
+def _in_two_steps(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """What a layer norm or an instance norm does, first without its affine part; None for other modules.
 
-    In one, torch.func holds mean and deviation when it differentiates in the weight: the Jacobian is right, its own derivatives
-    are not.
+    In one step, torch.func holds mean and deviation when it differentiates in the weight: the Jacobian is right, its own
+    derivatives are not.
     """
-    scaled = functional.layer_norm(inputs, module.normalized_shape, eps=module.eps) * module.weight
-    return scaled if module.bias is None else scaled + module.bias
+    if type(module) is nn.LayerNorm and module.elementwise_affine:
+        norm = partial(functional.layer_norm, normalized_shape=module.normalized_shape, eps=module.eps)
+        return lambda inputs: _affine(norm(inputs), module.weight, module.bias)
+    if isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d) and module.affine:
+        if module.track_running_stats:
+            return None
+        apart = partial(functional.instance_norm, eps=module.eps)
+        one = (-1, *(1,) * (1 if isinstance(module, nn.InstanceNorm1d) else 2 if isinstance(module, nn.InstanceNorm2d) else 3))
+        return lambda inputs: _affine(apart(inputs), module.weight.view(one), module.bias.view(one))
+    return None
+
+
+def _affine(normalised: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return normalised * weight if bias is None else normalised * weight + bias
 
 
 def log_likelihood(

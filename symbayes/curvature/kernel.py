@@ -18,7 +18,7 @@ from symbayes.curvature.evaluate import evaluating, log_likelihood
 from symbayes.curvature.ggn import jacobians
 from symbayes.curvature.replay import Precisions
 from symbayes.curvature.rule import Curvature, Rule
-from symbayes.data.source import Batch, DataSource, regrouped
+from symbayes.data.source import Batch, DataSource, random_subsets
 from symbayes.layers.structure import held, weight_tensors
 from symbayes.likelihoods import Likelihood
 
@@ -66,8 +66,7 @@ class Kernel(Rule):
         return KernelCurvature(grams, seen, data.size, total, str(self), pieces)
 
     def _subsets(self, data: DataSource, generator: Generator | None) -> Iterator[Batch]:
-        shuffle = generator if generator is not None else torch.Generator().manual_seed(0)
-        return regrouped(data.batches(self.subset, generator=shuffle), self.subset)
+        return random_subsets(data, self.subset, self.subsets, generator)
 
     def _log_likelihood(self, model: nn.Module, likelihood: Likelihood, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         tensors = held(model, differentiable=True)

@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.replay import Precisions
 from symbayes.curvature.rule import Curvature, Rule
-from symbayes.data.source import DataSource, TensorSource, regrouped
+from symbayes.data.source import DataSource, TensorSource, random_subsets
 from symbayes.likelihoods import Likelihood
 
 
@@ -42,9 +42,7 @@ class Subsets(Rule):
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> "SubsetCurvature":
         def parts(generator: Generator | None) -> Iterator[tuple[Curvature, int]]:
-            shuffle = generator if generator is not None else torch.Generator().manual_seed(0)
-            batches = regrouped(data.batches(self.size, generator=shuffle), self.size)
-            for inputs, targets in islice(batches, self.subsets):
+            for inputs, targets in islice(random_subsets(data, self.size, self.subsets, generator), self.subsets):
                 subset = TensorSource(inputs, targets, inputs.device)
                 yield self.rule.curvature(model, subset, likelihood, generator=generator), subset.size
 

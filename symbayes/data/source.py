@@ -105,6 +105,28 @@ def as_source(data: Data | DataSource, device: torch.device) -> DataSource:
     return source
 
 
+def random_subsets(data: DataSource, size: int, count: int | None, generator: Generator | None) -> Iterator[Batch]:
+    """Disjoint subsets of this size in random order; the last may be smaller.
+
+    Args:
+        data: All of them are read.
+        size: Of a subset.
+        count: How many will be used; None for all.
+        generator: For the order.
+
+    Raises:
+        ValueError: If only some are used, and the data come in an order of their own.
+    """
+    some = count is not None and count * size < data.size
+    if some and isinstance(data, LoaderSource) and not isinstance(data.loader.sampler, RandomSampler):
+        raise ValueError(
+            "Random subsets need data in random order; this DataLoader has an order of its own. Make it with shuffle=True, or "
+            "pass the data set itself."
+        )
+    shuffle = generator if generator is not None else torch.Generator().manual_seed(0)
+    return regrouped(data.batches(size, generator=shuffle), size)
+
+
 def regrouped(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
     """Batches of just this size, whatever the size of those that come (a DataLoader has its own); the last may be smaller."""
     inputs: list[Tensor] = []

@@ -25,8 +25,10 @@ def laplace_evidence(
 ) -> Evidence:
     """log p(D) ≈ log p(D | W*) + log p(W*) + ½ (P log 2π − log|H + Δ|).
 
-    W* are the weights the model has now, H the curvature of −log p(D | W) there. Differentiable in every prior precision
-    and in the noise of the likelihood: `.total.backward()`. The weights themselves get no gradient.
+    W* are the weights the model has now, H the curvature of −log p(D | W) there. Differentiable in every prior precision, in
+    the noise of the likelihood, and in whatever else the forward pass depends on (extents of invariance, inputs, other
+    tensors): `.total.backward()`. That last gradient keeps a graph over all the data; for many data there is `evidence_gradient`.
+    The weights themselves get no gradient.
 
     Args:
         model: Any module that maps a batch of inputs to outputs [n, c].

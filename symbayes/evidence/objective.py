@@ -76,7 +76,7 @@ class Laplace(Objective):
     frequency: int = 2
     damping: float = 0.3
     hyper_steps: int = 1
-    extent_rate: float = 0.1
+    extent_rate: float = 0.2
     extent_steps: int = 1
     extent_share: float = 0.25
     keep_best: bool = False

@@ -32,7 +32,7 @@ class Evidence:
 
     @property
     def total(self) -> Float[Tensor, ""]:
-        """The estimate of log p(D); `.backward()` gives gradients in precisions and noise."""
+        """The estimate of log p(D); `.backward()` gives gradients in precisions, noise and extents."""
         return self.log_likelihood + self.log_prior + self.log_volume
 
     def __str__(self) -> str:

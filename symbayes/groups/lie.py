@@ -95,6 +95,8 @@ class LieGroup(ABC):
     def only(self, *names: str) -> "LieGroup":
         """The subgroup of some generators; "scale" stands for "scale_x" and "scale_y", and so on."""
         chosen = self._find(names)
+        if not chosen:
+            raise ValueError(f"A subgroup needs at least one generator; there are {', '.join(self.names)}.")
         return replace(self, generators=tuple(g for g in self.generators if g.name in chosen))
 
     def bounded(self, **bounds: float) -> "LieGroup":

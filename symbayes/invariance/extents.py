@@ -58,8 +58,12 @@ class Extents(nn.Module):
 
     def even(self, samples: int, *, antithetic: bool = False) -> Float[Tensor, "1 s k"]:
         """Fixed draws that are spread evenly: the same steps in every generator, in orders that are nearly uncorrelated."""
-        count = samples // 2 if antithetic else samples
-        return self._signed(_even_shares(count, len(self._index))[None], antithetic)
+        k = len(self._index)
+        if not antithetic:
+            return self._signed(_even_shares(samples, k)[None], False)
+        # Steps on one side of the middle, a side for each generator and pair; the opposites fill the other.
+        sides = torch.from_numpy(np.random.default_rng(1).choice([-1.0, 1.0], (samples // 2, k)))
+        return self._signed((0.5 + sides * _even_shares(samples // 2, k) / 2)[None], True)
 
     def random(self, count: int, samples: int, seed: int, *, antithetic: bool = False) -> Float[Tensor, "n s k"]:
         """The even draws, each datum's moved around by amounts of its own: uniform on average, with little noise."""

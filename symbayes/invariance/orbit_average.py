@@ -38,6 +38,8 @@ class OrbitAverage(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if not isinstance(group, LieGroup):
+            raise TypeError(f"The group must have generators, as sb.affine2d() has; got {type(group).__name__}.")
         if samples < 1 or (antithetic and samples % 2):
             raise ValueError(f"samples must be at least 1, and even when antithetic; got {samples}.")
         self.net, self.orbit = net, Extents(group)

@@ -27,7 +27,7 @@ def fit(
     seed: int = 0,
     progress: bool = True,
 ) -> Result:
-    """Learn weights, prior precisions and noise together, from training data alone.
+    """Learn weights, prior precisions, noise and extents of invariance together, from training data alone.
 
     The model is trained in place, on the device where it is. The same seed gives the same result on the same machine.
 

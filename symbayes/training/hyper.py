@@ -11,6 +11,7 @@ from symbayes.errors import NotFiniteError
 from symbayes.evidence.gradient import gradient_through
 from symbayes.evidence.objective import Laplace
 from symbayes.invariance.extents import Extents
+from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.structure import hyperparameters
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
 from symbayes.training.problem import Problem
@@ -48,6 +49,22 @@ def update_noise(curvature: Curvature, problem: Problem, batch_size: int, dampin
     effective = sum(float(value) for value in curvature.effective(problem.prior.precisions()).values())
     problem.likelihood.update_noise(squares, effective, problem.data.size, damping)
     return True
+
+
+def refuse_still(model: nn.Module) -> None:
+    """Refuse averages whose fixed transformations are all the identity: whatever their extents are, the evidence is the same.
+
+    Raises:
+        ValueError: Naming the first.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, OrbitAverage) and module.orbit.value.requires_grad:
+            draws = module.orbit.even(module.samples, antithetic=module.antithetic)
+            if not draws.any():
+                raise ValueError(
+                    f"To learn extents by the evidence, an average needs at least two transformations; {name or 'the model'!r} "
+                    f"has samples={module.samples}, and the one it is evaluated at changes nothing. Use more samples."
+                )
 
 
 class HyperAdam:

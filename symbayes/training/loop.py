@@ -15,7 +15,7 @@ from symbayes.evidence.objective import Augerino, Laplace, Objective
 from symbayes.evidence.terms import Evidence
 from symbayes.invariance.extents import all_extents
 from symbayes.layers.structure import weights
-from symbayes.training.hyper import HyperAdam, update_extents, update_noise, update_precisions
+from symbayes.training.hyper import HyperAdam, refuse_still, update_extents, update_noise, update_precisions
 from symbayes.training.optimiser import ProximalAdam
 from symbayes.training.problem import Problem
 from symbayes.training.record import EvidenceRecord, Record
@@ -44,13 +44,15 @@ class Schedule:
 
 
 def train(problem: Problem, objective: Objective, schedule: Schedule, *, generator: Generator) -> Iterator[Record]:
-    """Weights and, under `Laplace`, precisions and noise together; a record after every epoch.
+    """Weights and, under `Laplace`, precisions, noise and extents together; a record after every epoch.
 
     Raises:
         NotFiniteError: If the loss stops being a number.
     """
     optimiser = ProximalAdam(list(weights(problem.model).values()))
     hyper = HyperAdam(problem.model)
+    if isinstance(objective, Laplace):
+        refuse_still(problem.model)
     best = _Best(problem)
     started = time.perf_counter()
     for epoch in range(1, schedule.epochs + 1):

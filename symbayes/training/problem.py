@@ -24,7 +24,7 @@ class Problem:
 
     def examples(self, count: int = 4) -> Tensor:
         """The first inputs of a pass over the data."""
-        return next(self.data.batches(count))[0][:count].detach()
+        return next(self.data.batches(count))[0][:count].detach().clone()
 
     def check(self, batch_size: int) -> None:
         """Refuse what cannot work, before training: shapes, labels, NaN, modules whose curvature cannot be captured.

@@ -56,6 +56,9 @@ NETS = {
         RelaxedLayer({"factored": FactoredPath((1, 8, 8), (2, 8, 8)), "conv": ConvPath(1, 2, (3, 3))}), nn.Tanh(),
         SparseConvPath(2, 2, (3, 3), learn_lengthscale=True), nn.Tanh(), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(8, 3),
     ),
+    "instance norm": lambda: nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.Tanh(), nn.AvgPool2d(3), nn.Flatten(), nn.Linear(12, 3)
+    ),
     "norms and a free tensor": lambda: nn.Sequential(
         nn.Conv2d(1, 3, 3), nn.GroupNorm(1, 3), nn.Tanh(), nn.AvgPool2d(3), nn.Flatten(), Free(), nn.Linear(12, 3)
     ),
@@ -411,6 +414,10 @@ def test_what_cannot_be_differentiated_in_is_refused(generator):
         evidence_gradient(model.net, data, Categorical(), TensorwisePrior(model.net))
     with pytest.raises(ValueError, match="at least one subset of at least one datum, got 1 of 0"):
         Subsets(size=0)
+    ordered = DataLoader(TensorDataset(*data), 4)
+    for rule in (Subsets(Kfac(), 5), Kernel(5)):
+        with pytest.raises(ValueError, match=r"Random subsets need data in random order; .* shuffle=True"):
+            laplace_evidence(model, ordered, Categorical(), prior, rule=rule)
 
 
 @pytest.mark.parametrize("rule", ["kfac", "kfac, reduce", "diagonal", "ggn"])

@@ -173,3 +173,18 @@ def test_inputs_of_another_shape_or_type_are_refused(group, shape, message):
         model(torch.zeros(shape))
     with pytest.raises(ValueError, match=r"must be real numbers .* got torch.uint8. Convert them: inputs.float\(\)"):
         model(torch.zeros(shape, dtype=torch.uint8))
+
+
+def test_even_pairs_are_all_different():
+    for group in (affine2d("rotation"), affine2d()):
+        even = Extents(group).even(6, antithetic=True)[0]
+        steps = (torch.arange(6, dtype=torch.float64) * 2 + 1) / 6 - 1
+        assert_close(even.sort(0).values, steps[:, None].expand_as(even))
+        assert_close(even[:3], -even[3:])
+
+
+def test_what_is_no_group_of_generators_is_refused(net):
+    with pytest.raises((TypeError, Exception), match=r"must have generators|Type-check error"):
+        OrbitAverage(net, "rotation")
+    with pytest.raises(ValueError, match="A subgroup needs at least one generator; there are translation_x"):
+        affine2d().only()

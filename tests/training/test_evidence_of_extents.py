@@ -46,3 +46,23 @@ def test_hyperparameters_without_extents_are_learned_too(objective, generator):
     model = Sharpened(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)))
     sb.fit(model, images(generator), objective=objective, **QUICK)
     assert model.sharpness.item() != 1
+
+
+@pytest.mark.parametrize("settings", [{"samples": 1}, {"samples": 2, "antithetic": True}])
+def test_an_average_that_moves_nothing_is_refused_where_the_evidence_should_learn(settings, generator):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 2))
+    model = sb.OrbitAverage(net, sb.affine2d("rotation"), **settings)
+    if settings["samples"] == 2:  # a pair of opposite sides moves, one to either
+        sb.fit(model, images(generator), **QUICK)
+        return
+    with pytest.raises(ValueError, match=r"at least two transformations; 'the model' has samples=1, .* Use more samples"):
+        sb.fit(model, images(generator), **QUICK)
+    sb.fit(model, images(generator), objective=sb.Augerino(), **QUICK)
+    model.orbit.requires_grad_(False)
+    sb.fit(model, images(generator), **QUICK)
+
+
+def test_a_result_does_not_hold_the_data(generator):
+    data = images(generator)
+    result = sb.fit(averaged(generator), data, epochs=1, progress=False)
+    assert result.examples.untyped_storage().nbytes() == 4 * 36 * 4
