@@ -27,7 +27,7 @@ def laplace_evidence(
 
     W* are the weights the model has now, H the curvature of −log p(D | W) there. Differentiable in every prior precision, in
     the noise of the likelihood, and in whatever else the forward pass depends on (extents of invariance, inputs, other
-    tensors): `.total.backward()`. That last gradient keeps a graph over all the data; for many data there is `evidence_gradient`.
+    tensors): `.total.backward()`. That last gradient keeps a graph over all the data; for many there is `evidence_gradient`.
     The weights themselves get no gradient.
 
     Args:
