@@ -203,7 +203,7 @@ def reproduce(
         raise typer.BadParameter(f"--sizes must be at most {len(whole.train[0])}, the training images of {task}; got {sizes}.")
     command = (
         f"symbayes reproduce lila --task {task} --sizes {sizes} --versions {versions} --methods {methods} --seeds {seeds} "
-        f"--samples {samples}" + (f" --epochs {epochs}" if epochs else "")
+        f"--samples {samples} --device {device}" + (f" --epochs {epochs}" if epochs else "")
     )
     machine = torch.cuda.get_device_name() if device.startswith("cuda") else device
     for index, row in enumerate(todo, start=1):

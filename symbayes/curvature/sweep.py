@@ -48,7 +48,8 @@ class Accumulator(ABC):
 
 #: What collects the curvature of each map, made anew for a model.
 Accumulators = Callable[[], Mapping[str, Accumulator]]
-_FREE = "free"
+#: Where sums of free tensors are kept: the name of no map.
+_FREE = "."
 
 
 def swept_curvature(

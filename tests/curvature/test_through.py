@@ -1,6 +1,7 @@
 """Gradients through the curvature: equal to finite differences of the evidence, batch by batch, and in any tensor."""
 
 import weakref
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -59,9 +60,10 @@ NETS = {
     "instance norm": lambda: nn.Sequential(
         nn.Conv2d(1, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.Tanh(), nn.AvgPool2d(3), nn.Flatten(), nn.Linear(12, 3)
     ),
-    "norms and a free tensor": lambda: nn.Sequential(
-        nn.Conv2d(1, 3, 3), nn.GroupNorm(1, 3), nn.Tanh(), nn.AvgPool2d(3), nn.Flatten(), Free(), nn.Linear(12, 3)
-    ),
+    "norms and a free tensor": lambda: nn.Sequential(OrderedDict(
+        conv=nn.Conv2d(1, 3, 3), norm=nn.GroupNorm(1, 3), tanh=nn.Tanh(), pool=nn.AvgPool2d(3), flat=nn.Flatten(), scale=Free(),
+        free=nn.Linear(12, 3),
+    )),
 }  # fmt: skip
 
 
