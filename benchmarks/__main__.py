@@ -20,6 +20,7 @@ from rich.table import Table
 
 from benchmarks.curvature import FISHERS, Workload
 from benchmarks.factored import measure_factored
+from benchmarks.invariance import SAMPLES, measure_invariance
 from benchmarks.memory import peak_memory
 from benchmarks.networks import NETWORKS
 from benchmarks.timing import interleaved
@@ -61,6 +62,9 @@ def main() -> None:
         console.print(curvature_table(network.title, found))
     figures["factored"] = measure_factored_paths(settings)
     console.print(factored_table(figures["factored"]))
+    found = measure_invariance(settings.size, settings.batch_size, settings.repeats)
+    figures["invariance"] = {case: asdict(timing) for case, timing in found.items()}
+    console.print(invariance_table(figures["invariance"]))
     arguments.out.write_text(json.dumps(figures, indent=2) + "\n")
     console.print(f"Written to {arguments.out}.")
 
@@ -138,6 +142,16 @@ def factored_table(found: dict[str, Any]) -> Table:
         table.add_row(block, *(f"{1e3 * figures[case]:.2f}" for case in ("bound", "path")), f"{figures['ratio']:.2f}")
     colour = "green" if found["ratio"] <= found["target"] else "red"
     table.add_row("all", "", "", f"[{colour}]{found['ratio']:.2f}[/]", f"≤ {found['target']:g}")
+    return table
+
+
+def invariance_table(found: dict[str, Any]) -> Table:
+    """What an epoch that learns extents adds to a plain one."""
+    table = Table(title=f"LeNet averaged over {SAMPLES} transformations, in gradients of the same", title_justify="left")
+    table.add_column("part")
+    table.add_column("gradients", justify="right")
+    for case in found:
+        table.add_row(case, _gradients(found[case]))
     return table
 
 
