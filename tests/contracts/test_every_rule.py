@@ -13,6 +13,7 @@ from symbayes.curvature.kernel import Kernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import Rule
+from symbayes.curvature.subsets import Subsets
 from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
@@ -34,6 +35,7 @@ RULES = {
     "ggn": lambda size: Ggn(batch_size=size),
     "ggn by tensor": lambda size: Ggn(joint=False, batch_size=size),
     "kernel": lambda size: Kernel(subset=12, batch_size=size),
+    "subsets": lambda size: Subsets(Kfac(batch_size=size), size=12),
     "lanczos": lambda size: Lanczos(probes=2, steps=30, batch_size=size),
 }
 CPU = torch.device("cpu")
