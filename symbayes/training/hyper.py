@@ -11,6 +11,7 @@ from symbayes.errors import NotFiniteError
 from symbayes.evidence.gradient import gradient_through
 from symbayes.evidence.objective import Laplace
 from symbayes.invariance.extents import Extents
+from symbayes.invariance.filter_bank import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.structure import hyperparameters
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
@@ -58,13 +59,11 @@ def refuse_still(model: nn.Module) -> None:
         ValueError: Naming the first.
     """
     for name, module in model.named_modules():
-        if isinstance(module, OrbitAverage) and module.orbit.value.requires_grad:
-            draws = module.orbit.even(module.samples, antithetic=module.antithetic)
-            if not draws.any():
-                raise ValueError(
-                    f"To learn extents by the evidence, an average needs at least two transformations; {name or 'the model'!r} "
-                    f"has samples={module.samples}, and the one it is evaluated at changes nothing. Use more samples."
-                )
+        if isinstance(module, OrbitAverage | FilterBank) and module.orbit.value.requires_grad and module.samples == 1:
+            raise ValueError(
+                f"To learn extents by the evidence, an average needs at least two transformations; {name or 'the model'!r} "
+                "has samples=1, and the one it is evaluated at changes nothing. Use more samples."
+            )
 
 
 class HyperAdam:

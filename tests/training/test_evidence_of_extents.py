@@ -57,6 +57,9 @@ def test_an_average_that_moves_nothing_is_refused_where_the_evidence_should_lear
         return
     with pytest.raises(ValueError, match=r"at least two transformations; 'the model' has samples=1, .* Use more samples"):
         sb.fit(model, images(generator), **QUICK)
+    bank = nn.Sequential(sb.FilterBank((1, 6, 6), 3, sb.affine2d("rotation"), samples=1), nn.Linear(3, 2))
+    with pytest.raises(ValueError, match="'0' has samples=1"):
+        sb.fit(bank, images(generator), **QUICK)
     sb.fit(model, images(generator), objective=sb.Augerino(), **QUICK)
     model.orbit.requires_grad_(False)
     sb.fit(model, images(generator), **QUICK)
