@@ -12,10 +12,12 @@ from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kernel import Kernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.subsets import Subsets
+from symbayes.data.load import load
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.objective import Augerino, Laplace, Map
 from symbayes.groups.warp import affine2d
 from symbayes.invariance.augmentation import Augmentation
+from symbayes.invariance.filter_bank import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.training.fit import fit
 from symbayes.training.hyper import HyperAdam
@@ -190,3 +192,19 @@ def test_weights_behind_others_that_begin_at_zero_are_not_lost():
         loss = ((first * last).sum() - 1).square()
         optimiser.step(torch.autograd.grad(loss, [first, last]), 0.01, [1e-3, 1e-3])
     assert first.detach().min() > 0.9
+
+
+def test_filters_that_are_trained_learn_how_far_they_are_turned(generator):
+    """By Laplace's method, through the rows of the filters; by the training loss nothing."""
+    task = load("upright-digits").transformed(rotation=180).subset(200)
+    found = {}
+    evidence = Laplace(
+        Kfac(MonteCarloFisher()), burn_in=0.2, cool_down=0.2, frequency=1, damping=0.5, extent_rate=0.4, extent_share=0.5
+    )
+    for name, objective in {"evidence": evidence, "loss": Augerino(strength=0.0, extent_rate=0.05)}.items():
+        bank = FilterBank((1, 16, 16), 24, affine2d("rotation"), samples=8, generator=torch.Generator().manual_seed(0))
+        net = nn.Sequential(bank, nn.Linear(24, 10))
+        fit(net, task.train, objective=objective, schedule=Schedule(30, 20, 1e-2), progress=False)
+        found[name] = bank.extents["rotation"]
+    assert found["evidence"] > 100
+    assert found["loss"] < 3
