@@ -61,17 +61,21 @@ def train(problem: Problem, objective: Objective, schedule: Schedule, *, generat
         evidence: Evidence | None = None
         moves = isinstance(objective, Laplace) and objective.moves_at(epoch, schedule.epochs)
         last = epoch == schedule.epochs
+        extents = None
         if moves or last:
             curvature, evidence = hyper_step(problem, objective, moves, schedule.batch_size, generator)
             best.offer(evidence)  # before extents move: it is the evidence of those that there were
+            extents = all_extents(problem.model)
             if moves and not last and isinstance(objective, Laplace):
                 extent_rate = objective.extent_rate * rate / schedule.learning_rate
                 update_extents(curvature, problem, hyper, objective, extent_rate, generator)
         if last:
             evidence = _final(problem, objective, best, generator)
+            extents = all_extents(problem.model)
         seconds = time.perf_counter() - started
         described = _describe(problem, evidence) if evidence else None
-        yield Record(epoch, schedule.epochs, seconds, rate, loss, all_extents(problem.model), described)
+        shown = extents if extents is not None else all_extents(problem.model)
+        yield Record(epoch, schedule.epochs, seconds, rate, loss, shown, described)
 
 
 def _final(problem: Problem, objective: Objective, best: "_Best", generator: Generator) -> Evidence | None:

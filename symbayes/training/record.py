@@ -29,7 +29,8 @@ class Record:
     learning_rate: float
     #: Mean over the epoch of −log p(y | x) per datum, at the weights of each step.
     loss: float
-    #: How far the model is invariant, by generator, in degrees, pixels and percent; empty where it has no extents.
+    #: How far the model is invariant, by generator, in degrees, pixels and percent; empty where it has no extents. Those of the
+    #: evidence, if there was a hyper-step, which then moves them.
     extents: dict[str, float] = field(default_factory=dict)
     #: Of the hyper-step that followed the epoch, if there was one.
     evidence: EvidenceRecord | None = None

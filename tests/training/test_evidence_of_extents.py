@@ -69,3 +69,14 @@ def test_a_result_does_not_hold_the_data(generator):
     data = images(generator)
     result = sb.fit(averaged(generator), data, epochs=1, progress=False)
     assert result.examples.untyped_storage().nbytes() == 4 * 36 * 4
+
+
+def test_records_pair_the_evidence_with_its_extents(generator):
+    data, model = images(generator), averaged(generator)
+    objective = sb.Laplace(sb.Kfac(), burn_in=0.0, cool_down=0.4, frequency=1, extent_rate=0.5)
+    history = sb.fit(model, data, objective=objective, **QUICK).history
+    start = averaged(generator)
+    start(data[0])
+    assert history[0].evidence is not None
+    assert history[0].extents == pytest.approx(start.extents)  # the first evidence is that of the first extents
+    assert history[1].extents != pytest.approx(start.extents)
