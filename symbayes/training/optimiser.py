@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-#: Steps after which a weight that never had a gradient is taken to be without use; the prior then takes it to zero.
+#: Steps after which a tensor that never had a gradient is taken to be without use; the prior then takes it to zero.
 PATIENCE = 10
 
 
@@ -47,10 +47,9 @@ class ProximalAdam:
         metric = list(torch._foreach_div(self.squares, 1 - second**self.steps))
         torch._foreach_sqrt_(metric)
         if self.steps <= PATIENCE:
-            # Behind weights that begin at zero, others have no gradient and no metric yet: they are shrunk gently, not away.
-            unseen = list(torch._foreach_neg(torch._foreach_sign(metric)))
-            torch._foreach_add_(unseen, 1)
-            torch._foreach_add_(metric, unseen)
+            # Behind weights that begin at zero, whole tensors have no gradient and no metric yet: shrunk gently, not away.
+            for root in metric:
+                root.add_((root.amax() == 0).to(root.dtype))
         torch._foreach_add_(metric, self.epsilon)
         torch._foreach_addcdiv_(self.parameters, self.means, metric, -learning_rate / (1 - first**self.steps))
         # θ / (1 + lr δ / (N D)) = θ D / (D + lr δ / N)
