@@ -56,6 +56,10 @@ class Extents(nn.Module):
         self.shape = tuple(inputs.shape[1:])
         return self.group.transform(self.coefficients(draws.to(inputs)), inputs)
 
+    def drawn(self, samples: int, *, count: int, seed: int, number: int, antithetic: bool) -> Float[Tensor, "n s k"]:
+        """Random draws for the pass of this number: others in every pass, the same for the same seed."""
+        return self.random(count, samples, seed * 1_000_003 + number, antithetic=antithetic)
+
     def even(self, samples: int, *, antithetic: bool = False) -> Float[Tensor, "1 s k"]:
         """Fixed draws that are spread evenly: the same steps in every generator, in orders that are nearly uncorrelated."""
         k = len(self._index)
@@ -128,6 +132,16 @@ class Extents(nn.Module):
         """Numbers in [0, 1] as draws, with the opposite of each where that is asked for."""
         both = torch.cat([shares, 1 - shares], 1) if antithetic else shares
         return self._low() + (1 - self._low()) * both
+
+
+def check_samples(samples: int, antithetic: bool) -> None:
+    """Refuse numbers of transformations that make no sense.
+
+    Raises:
+        ValueError: If there are none, or pairs are asked for and one would be left over.
+    """
+    if samples < 1 or (antithetic and samples % 2):
+        raise ValueError(f"samples must be at least 1, and even when antithetic; got {samples}.")
 
 
 def all_extents(model: nn.Module) -> dict[str, float]:

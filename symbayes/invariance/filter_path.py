@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 from symbayes.groups.lie import LieGroup
 from symbayes.groups.resample import resampling
 from symbayes.groups.warp import Images
-from symbayes.invariance.extents import Extents
+from symbayes.invariance.extents import Extents, check_samples
 from symbayes.layers.path import Path
 
 
@@ -58,8 +58,7 @@ class FilterPath(Path):
                 f"in_shape must be channels, height and width of an image, and width at least 1 filter; got {tuple(in_shape)} "
                 f"and {width}."
             )
-        if samples < 1 or (antithetic and samples % 2):
-            raise ValueError(f"samples must be at least 1, and even when antithetic; got {samples}.")
+        check_samples(samples, antithetic)
         self._images, self.in_shape = group, tuple(in_shape)
         self.orbit = Extents(group)
         self.orbit.shape = self.in_shape
@@ -77,8 +76,7 @@ class FilterPath(Path):
     def draws(self) -> Float[Tensor, "s k"]:
         """ε of every transformation: random while training, spread evenly and fixed in evaluation."""
         if self.training and self.stochastic:
-            seed = self.seed * 1_000_003 + self._passes
-            return self.orbit.random(1, self.copies, seed, antithetic=self.antithetic)[0]
+            return self.orbit.drawn(self.copies, count=1, seed=self.seed, number=self._passes, antithetic=self.antithetic)[0]
         return self.orbit.even(self.copies, antithetic=self.antithetic)[0]
 
     def operators(self) -> Float[Tensor, "s q p"]:

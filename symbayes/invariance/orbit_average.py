@@ -5,7 +5,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from symbayes.groups.lie import LieGroup
-from symbayes.invariance.extents import Extents
+from symbayes.invariance.extents import Extents, check_samples
 
 
 class OrbitAverage(nn.Module):
@@ -40,8 +40,7 @@ class OrbitAverage(nn.Module):
         super().__init__()
         if not isinstance(group, LieGroup):
             raise TypeError(f"The group must have generators, as sb.affine2d() has; got {type(group).__name__}.")
-        if samples < 1 or (antithetic and samples % 2):
-            raise ValueError(f"samples must be at least 1, and even when antithetic; got {samples}.")
+        check_samples(samples, antithetic)
         self.net, self.orbit = net, Extents(group)
         self.samples, self.stochastic, self.antithetic, self.seed = samples, stochastic, antithetic, seed
         example = next((p for p in net.parameters() if p.is_floating_point()), None)
@@ -58,8 +57,9 @@ class OrbitAverage(nn.Module):
         """The mean of the outputs of all transformed versions of each datum."""
         if self.training and self.stochastic:
             self._passes += 1
-            seed = self.seed * 1_000_003 + self._passes
-            draws = self.orbit.random(len(inputs), self.samples, seed, antithetic=self.antithetic)
+            draws = self.orbit.drawn(
+                self.samples, count=len(inputs), seed=self.seed, number=self._passes, antithetic=self.antithetic
+            )
         else:
             draws = self.orbit.even(self.samples, antithetic=self.antithetic)
         moved = self.orbit.transform(draws, inputs)
