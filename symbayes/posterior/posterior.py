@@ -1,0 +1,153 @@
+"""The posterior of the weights, whoever found it: a normal distribution in independent parts, each over a few tensors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log, pi, prod
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from symbayes.posterior.spread import Spread
+
+#: Weight tensors by name; several of each have further axes in front.
+Weights = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Members:
+    """The tensors that one spread is over, and how they lie side by side in it.
+
+    Args:
+        shapes: By name.
+        column: Blocks and d_out of a weight [block, d_out, d_in] to which a bias is joined as its last column; the weight is
+            named first then. None where tensors are just flattened, one after the other.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    column: tuple[int, int] | None = None
+
+    @property
+    def size(self) -> int:
+        """p."""
+        return sum(map(prod, self.shapes.values()))
+
+    def join(self, tensors: Weights) -> Float[Tensor, "*batch p"]:
+        """All of them as one vector."""
+        flat = [tensors[name].flatten(tensors[name].ndim - len(shape)) if shape else tensors[name][..., None]
+                for name, shape in self.shapes.items()]  # fmt: skip
+        if self.column is None:
+            return torch.cat(flat, -1)
+        return torch.cat([part.unflatten(-1, (*self.column, -1)) for part in flat], -1).flatten(-3)
+
+    def split(self, vectors: Float[Tensor, "*batch p"]) -> dict[str, Tensor]:
+        """One vector as the tensors that it is of."""
+        sizes = [prod(shape) for shape in self.shapes.values()]
+        if self.column is None:
+            parts = vectors.split(sizes, -1)
+        else:
+            blocks, d_out = self.column
+            columns = vectors.unflatten(-1, (blocks, d_out, -1)).split([size // (blocks * d_out) for size in sizes], -1)
+            parts = tuple(part.flatten(-3) for part in columns)
+        leading = vectors.shape[:-1]
+        return {name: part.reshape(*leading, *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """N(mean, Σ) over the weights of a model, with Σ in independent parts.
+
+    Args:
+        mean: By tensor.
+        parts: What is uncertain; a tensor in none of them is known for sure.
+        kind: How it was found, in words.
+    """
+
+    mean: Weights
+    parts: tuple[tuple[Members, Spread], ...]
+    kind: str
+
+    @property
+    def size(self) -> int:
+        """Numbers that are uncertain."""
+        return sum(members.size for members, _ in self.parts)
+
+    def sample(self, count: int, *, generator: Generator | None = None, antithetic: bool = False) -> dict[str, Tensor]:
+        """So many draws of all weights: by tensor, [count, *shape]; reparameterised, so differentiable in mean and spread.
+
+        Args:
+            count: Of draws.
+            generator: For the draws.
+            antithetic: Whether the second half of the draws lies opposite to the first.
+        """
+        if count < 1 or (antithetic and count % 2):
+            raise ValueError(f"count must be at least 1, and even when antithetic; got {count}.")
+        drawn = self._noise(count // 2 if antithetic else count, generator)
+        return self.placed([torch.cat([part, -part]) for part in drawn] if antithetic else drawn)
+
+    def cubature(self) -> dict[str, Tensor]:
+        """2p weights, mean ± √p times each column of L: their average is exact for functions that are quadratic in weights."""
+        p, start = self.size, 0
+        noise = []
+        for members, _ in self.parts:
+            like = next(self.mean[name] for name in members.shapes)
+            of_part = like.new_zeros(p, members.size)
+            of_part[start : start + members.size] = p**0.5 * torch.eye(members.size, dtype=like.dtype, device=like.device)
+            noise.append(torch.cat([of_part, -of_part]))
+            start += members.size
+        return self.placed(noise)
+
+    def placed(self, noise: list[Float[Tensor, "count p"]]) -> dict[str, Tensor]:
+        """mean + L ε, for noise of every part."""
+        count = len(noise[0]) if noise else 1
+        found = {name: value.expand(count, *value.shape) for name, value in self.mean.items()}
+        for (members, spread), of_part in zip(self.parts, noise, strict=True):
+            for name, offset in members.split(spread.root(of_part)).items():
+                found[name] = self.mean[name] + offset
+        return found
+
+    def log_prob(self, weights: Weights) -> Float[Tensor, "*batch"]:
+        """log q of weights [*batch, *shape], for those that are uncertain."""
+        total: Tensor = torch.zeros(())
+        for members, spread in self.parts:
+            offsets = members.join({name: weights[name] - self.mean[name] for name in members.shapes})
+            squares = spread.whitened(offsets).square().sum(-1)
+            total = total - (squares + members.size * log(2 * pi) + spread.log_det()) / 2
+        return total
+
+    def entropy(self) -> Float[Tensor, ""]:
+        """½ (p log 2πe + log|Σ|)."""
+        logs = [spread.log_det() for _, spread in self.parts]
+        return (sum(logs, torch.zeros(())) + self.size * (log(2 * pi) + 1)) / 2
+
+    def variances(self) -> dict[str, Tensor]:
+        """Of every weight, by tensor; zero where it is known for sure."""
+        found = {name: torch.zeros_like(value) for name, value in self.mean.items()}
+        for members, spread in self.parts:
+            found |= members.split(spread.variances())
+        return found
+
+    def covariance(self, jacobians: Weights) -> Float[Tensor, "n c c"]:
+        """J Σ Jᵀ: the covariance of c linear functions for each of n data, from their gradients [n, c, *shape] by tensor."""
+        total: Tensor = torch.zeros(())
+        for members, spread in self.parts:
+            rows = spread.root_transposed(members.join(jacobians))
+            total = total + rows @ rows.mT
+        return total
+
+    def detached(self) -> "Posterior":
+        """The same, cut off from autograd."""
+        parts = tuple(
+            (members, type(spread)(**{name: value.detach().clone() for name, value in vars(spread).items()}))
+            for members, spread in self.parts
+        )
+        return Posterior({name: value.detach().clone() for name, value in self.mean.items()}, parts, self.kind)
+
+    def _noise(self, count: int, generator: Generator | None) -> list[Float[Tensor, "count p"]]:
+        noise = []
+        for members, _ in self.parts:
+            like = next(self.mean[name] for name in members.shapes)
+            device = generator.device if generator is not None else like.device
+            drawn = torch.randn(count, members.size, generator=generator, dtype=like.dtype, device=device)
+            noise.append(drawn.to(like.device))
+        return noise

@@ -1,0 +1,152 @@
+"""How far weights lie from their mean: centred normals over p numbers, θ − mean = L ε with ε ~ N(0, I).
+
+Everything is asked of L: draws are L ε, the covariance of linear functions is that of Lᵀ times them, densities need L⁻¹.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Vectors = Float[Tensor, "*batch p"]
+
+
+class Spread(ABC):
+    """N(0, L Lᵀ) over p numbers. Its state are its fields, all of them tensors."""
+
+    @abstractmethod
+    def root(self, noise: Vectors) -> Vectors:
+        """L ε."""
+
+    @abstractmethod
+    def root_transposed(self, vectors: Vectors) -> Vectors:
+        """Lᵀ v: the covariance of u·θ and v·θ is (Lᵀ u)·(Lᵀ v)."""
+
+    @abstractmethod
+    def whitened(self, offsets: Vectors) -> Vectors:
+        """L⁻¹ (θ − mean)."""
+
+    @abstractmethod
+    def log_det(self) -> Float[Tensor, ""]:
+        """log|L Lᵀ|."""
+
+    @abstractmethod
+    def variances(self) -> Float[Tensor, " p"]:
+        """The diagonal of L Lᵀ."""
+
+
+@dataclass(frozen=True)
+class DiagonalSpread(Spread):
+    """Every number for itself."""
+
+    deviation: Float[Tensor, " p"]
+
+    def root(self, noise: Vectors) -> Vectors:
+        return noise * self.deviation
+
+    def root_transposed(self, vectors: Vectors) -> Vectors:
+        return vectors * self.deviation
+
+    def whitened(self, offsets: Vectors) -> Vectors:
+        return offsets / self.deviation
+
+    def log_det(self) -> Float[Tensor, ""]:
+        return 2 * self.deviation.log().sum()
+
+    def variances(self) -> Float[Tensor, " p"]:
+        return self.deviation.square()
+
+
+@dataclass(frozen=True)
+class FullSpread(Spread):
+    """Any covariance, by its Cholesky factor; p² numbers."""
+
+    lower: Float[Tensor, "p p"]
+
+    def root(self, noise: Vectors) -> Vectors:
+        return noise @ self.lower.T
+
+    def root_transposed(self, vectors: Vectors) -> Vectors:
+        return vectors @ self.lower
+
+    def whitened(self, offsets: Vectors) -> Vectors:
+        rows = offsets.reshape(-1, offsets.shape[-1])
+        return torch.linalg.solve_triangular(self.lower, rows.T, upper=False).T.reshape(offsets.shape)
+
+    def log_det(self) -> Float[Tensor, ""]:
+        return 2 * self.lower.diagonal().log().sum()
+
+    def variances(self) -> Float[Tensor, " p"]:
+        return self.lower.square().sum(1)
+
+
+@dataclass(frozen=True)
+class MatrixSpread(Spread):
+    """Matrix-normal, a block for each of several matrices side by side: W − mean = L_S E L_Aᵀ, so the covariance is S ⊗ A.
+
+    Args:
+        left: L_S, lower triangular.
+        right: L_A, lower triangular.
+    """
+
+    left: Float[Tensor, "block d_out d_out"]
+    right: Float[Tensor, "block d_in d_in"]
+
+    def root(self, noise: Vectors) -> Vectors:
+        return (self.left @ self._matrices(noise) @ self.right.mT).flatten(-3)
+
+    def root_transposed(self, vectors: Vectors) -> Vectors:
+        return (self.left.mT @ self._matrices(vectors) @ self.right).flatten(-3)
+
+    def whitened(self, offsets: Vectors) -> Vectors:
+        rows = torch.linalg.solve_triangular(self.left, self._matrices(offsets), upper=False)
+        return torch.linalg.solve_triangular(self.right.mT, rows, upper=True, left=False).flatten(-3)
+
+    def log_det(self) -> Float[Tensor, ""]:
+        logs = [factor.diagonal(dim1=1, dim2=2).log().sum() for factor in (self.left, self.right)]
+        return 2 * (self.right.shape[1] * logs[0] + self.left.shape[1] * logs[1])
+
+    def variances(self) -> Float[Tensor, " p"]:
+        rows, columns = (factor.square().sum(2) for factor in (self.left, self.right))
+        return (rows[:, :, None] * columns[:, None, :]).flatten()
+
+    def _matrices(self, vectors: Vectors) -> Float[Tensor, "*batch block d_out d_in"]:
+        return vectors.unflatten(-1, (len(self.left), self.left.shape[1], self.right.shape[1]))
+
+
+@dataclass(frozen=True)
+class EigenSpread(Spread):
+    """W − mean = U (D ∘ E) Vᵀ for every block, with orthogonal U and V: the inverse of a Kronecker product and a multiple of I.
+
+    Args:
+        left: U; one may serve all blocks.
+        right: V.
+        deviation: D.
+    """
+
+    left: Float[Tensor, "some d_out d_out"]
+    right: Float[Tensor, "block d_in d_in"]
+    deviation: Float[Tensor, "block d_out d_in"]
+
+    def root(self, noise: Vectors) -> Vectors:
+        return (self.left @ (self.deviation * self._matrices(noise)) @ self.right.mT).flatten(-3)
+
+    def root_transposed(self, vectors: Vectors) -> Vectors:
+        return (self.deviation * self._turned(vectors)).flatten(-3)
+
+    def whitened(self, offsets: Vectors) -> Vectors:
+        return (self._turned(offsets) / self.deviation).flatten(-3)
+
+    def log_det(self) -> Float[Tensor, ""]:
+        return 2 * self.deviation.log().sum()
+
+    def variances(self) -> Float[Tensor, " p"]:
+        return (self.left.square() @ self.deviation.square() @ self.right.square().mT).flatten()
+
+    def _turned(self, vectors: Vectors) -> Float[Tensor, "*batch block d_out d_in"]:
+        return self.left.mT @ self._matrices(vectors) @ self.right
+
+    def _matrices(self, vectors: Vectors) -> Float[Tensor, "*batch block d_out d_in"]:
+        return vectors.unflatten(-1, self.deviation.shape)
