@@ -11,6 +11,7 @@ from symbayes.curvature.subsets import Subsets
 from symbayes.data.load import load
 from symbayes.data.task import Task
 from symbayes.errors import NotFiniteError
+from symbayes.evidence.elbo import Elbo
 from symbayes.evidence.exact import exact_evidence
 from symbayes.evidence.gradient import evidence_gradient
 from symbayes.evidence.laplace import laplace_evidence
@@ -35,10 +36,11 @@ from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
 from symbayes.models.allconv import allconv
 from symbayes.models.lila import lenet, mlp, residual, small_cnn
+from symbayes.posterior.families import FullCovariance, MatrixNormal, MeanField
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from symbayes.training.fit import fit
-from symbayes.training.loop import Schedule
 from symbayes.training.result import Result, load_result
+from symbayes.training.schedule import Schedule
 
 __version__ = "0.1.0"
 
@@ -50,11 +52,13 @@ __all__ = [
     "DensePath",
     "Diagonal",
     "Ekfac",
+    "Elbo",
     "EmpiricalFisher",
     "Evidence",
     "ExactFisher",
     "FactoredPath",
     "FilterBank",
+    "FullCovariance",
     "Gaussian",
     "Ggn",
     "GroupConvPath",
@@ -65,6 +69,8 @@ __all__ = [
     "Laplace",
     "LayerwisePrior",
     "Map",
+    "MatrixNormal",
+    "MeanField",
     "MonteCarloFisher",
     "NotFiniteError",
     "OrbitAverage",

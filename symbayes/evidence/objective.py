@@ -9,7 +9,12 @@ from symbayes.curvature.rule import Rule
 
 @dataclass(frozen=True)
 class Objective:
-    """What to maximise, and how the evidence is estimated.
+    """What training maximises."""
+
+
+@dataclass(frozen=True)
+class ByCurvature(Objective):
+    """An objective whose evidence is estimated by Laplace's method.
 
     Args:
         rule: The curvature rule while training. Sampled columns are cheap when there are many classes.
@@ -21,20 +26,20 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Map(Objective):
+class Map(ByCurvature):
     """The posterior density of the weights, with prior and extents as they are; the evidence is estimated at the end."""
 
 
 @dataclass(frozen=True)
-class Augerino(Objective):
+class Augerino(ByCurvature):
     """The training loss, in weights and extents alike, less a reward for large extents (Benton et al. 2020); the prior is kept.
 
     Without the reward this is maximum likelihood (or MAP), under which extents collapse: the training loss never gains by a
     function that can change less.
 
     Args:
-        rule: As in `Objective`.
-        final_rule: As in `Objective`.
+        rule: As in `ByCurvature`.
+        final_rule: As in `ByCurvature`.
         strength: Of the reward, strength · ‖η‖, against the loss per datum.
         extent_rate: Learning rate of extents, for Adam.
     """
@@ -50,15 +55,15 @@ class Augerino(Objective):
 
 
 @dataclass(frozen=True)
-class Laplace(Objective):
+class Laplace(ByCurvature):
     """The evidence: weights by gradient under the prior, precisions and noise by MacKay's fixed point, extents by gradient.
 
     Extents of invariance, and whatever else the model has of hyperparameters, follow the gradient of the evidence through the
     curvature, collected batch by batch (`Curvature.surrogates`).
 
     Args:
-        rule: As in `Objective`.
-        final_rule: As in `Objective`.
+        rule: As in `ByCurvature`.
+        final_rule: As in `ByCurvature`.
         burn_in: Share of the epochs before the first hyper-step.
         cool_down: Share of the epochs, at the end, in which precisions and noise are held and the weights come to rest.
         frequency: Epochs from one hyper-step to the next.

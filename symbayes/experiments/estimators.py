@@ -22,8 +22,9 @@ from symbayes.evidence.objective import Map
 from symbayes.likelihoods import Categorical
 from symbayes.models.allconv import allconv
 from symbayes.priors import ScalarPrior, TensorwisePrior
-from symbayes.training.loop import Schedule, train
+from symbayes.training.loop import train
 from symbayes.training.problem import Problem
+from symbayes.training.schedule import Schedule
 
 NETWORKS = (("conv",), ("factored", "conv"))
 PRECISIONS = (1.0, 10.0, 100.0)

@@ -29,8 +29,8 @@ from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Gaussian, Likelihood
 from symbayes.report.pictures import PICTURES
 from symbayes.training.fit import fit
-from symbayes.training.loop import Schedule
 from symbayes.training.result import Result
+from symbayes.training.schedule import Schedule
 
 Numbers = dict[str, Any]
 #: Called with the share of all work that is done, and what is trained next.

@@ -19,8 +19,8 @@ from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, run_prob
 from symbayes.likelihoods import Categorical
 from symbayes.models.allconv import allconv
 from symbayes.priors import TensorwisePrior
-from symbayes.training.loop import Schedule
 from symbayes.training.problem import Problem
+from symbayes.training.schedule import Schedule
 from symbayes.training.symmetries import shares_over_layers
 
 TASKS = {"upright": "upright-digits", "shifted": "shifted-digits", "turned": "turned-digits"}

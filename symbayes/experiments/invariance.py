@@ -20,8 +20,8 @@ from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.likelihoods import Categorical
 from symbayes.models.lila import small_cnn
 from symbayes.priors import TensorwisePrior
-from symbayes.training.loop import Schedule
 from symbayes.training.problem import Problem
+from symbayes.training.schedule import Schedule
 
 #: How digits are transformed, by the name of the task.
 TASKS: dict[str, dict[str, Any]] = {

@@ -23,7 +23,7 @@ from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.models.lila import lenet, residual
 from symbayes.priors import TensorwisePrior
 from symbayes.training.fit import fit
-from symbayes.training.loop import Schedule
+from symbayes.training.schedule import Schedule
 
 #: How images are transformed, by name: LILA's amounts.
 VERSIONS: dict[str, dict[str, Any]] = {

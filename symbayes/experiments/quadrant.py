@@ -15,8 +15,8 @@ from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, accuracy
 from symbayes.likelihoods import Categorical
 from symbayes.models.allconv import allconv
 from symbayes.priors import TensorwisePrior
-from symbayes.training.loop import Schedule
 from symbayes.training.problem import Problem
+from symbayes.training.schedule import Schedule
 
 TASKS = {"digit": "placed-digits", "digit and quadrant": "quadrant-digits"}
 MODELS = {"FC": ("dense",), "CONV": ("conv",), "F-FC+CONV": ("factored", "conv")}

@@ -22,8 +22,8 @@ from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, model_ta
 from symbayes.likelihoods import Categorical
 from symbayes.models.allconv import allconv
 from symbayes.priors import TensorwisePrior
-from symbayes.training.loop import Schedule
 from symbayes.training.problem import Problem
+from symbayes.training.schedule import Schedule
 
 TASKS = {"motif": "motifs", "motif and quarter": "placed-motifs"}
 MODELS = {"FC": ("dense",), "CONV": ("conv",), "F-FC+CONV": ("factored", "conv")}

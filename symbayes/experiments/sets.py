@@ -23,8 +23,8 @@ from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.likelihoods import Gaussian
 from symbayes.priors import TensorwisePrior
-from symbayes.training.loop import Schedule
 from symbayes.training.problem import Problem
+from symbayes.training.schedule import Schedule
 
 POINTS, NOISE = 8, 0.1
 MODELS = {"FC": ("dense",), "ORBIT": ("orbit",), "FC+ORBIT": ("dense", "orbit")}

@@ -14,10 +14,11 @@ from torch import Generator
 
 from symbayes.data.source import Data
 from symbayes.evidence.objective import Objective
-from symbayes.training.loop import Schedule, train
+from symbayes.training.loop import train
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record
 from symbayes.training.result import Result
+from symbayes.training.schedule import Schedule
 
 
 @dataclass(frozen=True)

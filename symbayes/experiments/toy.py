@@ -23,7 +23,7 @@ from symbayes.models.lila import mlp
 from symbayes.priors import TensorwisePrior
 from symbayes.report.toy import picture
 from symbayes.training.fit import fit
-from symbayes.training.loop import Schedule
+from symbayes.training.schedule import Schedule
 
 Numbers = dict[str, Any]
 #: Called with the share of all work that is done, and what is trained next.

@@ -22,6 +22,7 @@ from symbayes.curvature.adapters import ConvRows, FoldedRows
 from symbayes.curvature.capture import Site, find_sites
 from symbayes.layers.path import Path
 from symbayes.layers.structure import weight_tensors, weights
+from symbayes.posterior.functional import local_maps
 from symbayes.posterior.posterior import Members, Posterior
 from symbayes.posterior.spread import DiagonalSpread, FullSpread, MatrixSpread, Spread
 
@@ -130,11 +131,18 @@ class Variational(nn.Module):
         known = {name for members, _ in self.members for name in members.shapes}
         #: Without uncertainty and prior.
         self.deterministic = frozenset(values.keys() - known)
+        self._local: dict[int, Site] | None = None
 
     def forward(self) -> Posterior:
         """The posterior as it is now, differentiable in the weights of the model and in the spread."""
         parts = tuple((members, spread()) for (members, _), spread in zip(self.members, self.spreads, strict=True))
         return Posterior(dict(weights(self._model[0])), parts, self.family.name)
+
+    def local(self, inputs: Tensor) -> dict[int, Site]:
+        """The parts whose noise can be drawn behind their map (`local_maps`), found out with the first inputs there are."""
+        if self._local is None:
+            self._local = local_maps(self._model[0], inputs, [members for members, _ in self.members])
+        return self._local
 
     def __call__(self) -> Posterior:
         posterior: Posterior = super().__call__()

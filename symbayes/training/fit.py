@@ -9,10 +9,11 @@ from symbayes.data.source import Data, as_source
 from symbayes.evidence.objective import Laplace, Objective
 from symbayes.likelihoods import Categorical, Likelihood
 from symbayes.priors import Prior, TensorwisePrior
-from symbayes.training.loop import Schedule, train
+from symbayes.training.loop import train
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record
 from symbayes.training.result import Result
+from symbayes.training.schedule import Schedule
 
 
 def fit(
@@ -36,7 +37,7 @@ def fit(
         data: A pair of tensors, a Dataset or a DataLoader.
         likelihood: Of targets given outputs; `Categorical()` when None.
         prior: Over the weights; a precision for every tensor, starting at 1, when None.
-        objective: `Laplace(...)` learns by the evidence, `Map(...)` keeps the prior as it is.
+        objective: `Laplace(...)` and `Elbo(...)` learn by the evidence, `Map(...)` keeps the prior as it is.
         epochs: Passes over the data.
         schedule: Batch size and learning rate as well; its epochs stand in for `epochs`.
         seed: For the order of data and for rules that sample. Initial weights are the model's own.

@@ -9,8 +9,10 @@ from symbayes.curvature.capture import Capture
 from symbayes.curvature.evaluate import log_likelihood
 from symbayes.curvature.free import free_gradients, refuse_unused
 from symbayes.data.source import DataSource
+from symbayes.evidence.terms import Evidence
 from symbayes.likelihoods import Likelihood
 from symbayes.priors import Prior
+from symbayes.training.record import EvidenceRecord
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,20 @@ class Problem:
     def examples(self, count: int = 4) -> Tensor:
         """The first inputs of a pass over the data."""
         return next(self.data.batches(count))[0][:count].detach().clone()
+
+    @torch.no_grad()
+    def described(self, evidence: Evidence) -> EvidenceRecord:
+        """Evidence in plain numbers, with the precisions and the noise it is of."""
+        return EvidenceRecord(
+            float(evidence.log_likelihood),
+            float(evidence.log_prior),
+            float(evidence.log_volume),
+            float(evidence.total),
+            evidence.estimator,
+            {name: float(value) for name, value in self.prior.precisions().items()},
+            {name: float(value) for name, value in evidence.effective.items()},
+            self.likelihood.noise().tolist(),
+        )
 
     def check(self, batch_size: int) -> None:
         """Refuse what cannot work, before training: shapes, labels, NaN, modules whose curvature cannot be captured.

@@ -21,7 +21,7 @@ from symbayes.invariance.filter_bank import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.training.fit import fit
 from symbayes.training.hyper import HyperAdam
-from symbayes.training.loop import Schedule
+from symbayes.training.schedule import Schedule
 from symbayes.training.optimiser import ProximalAdam
 from symbayes.training.result import load_result
 

@@ -1,0 +1,155 @@
+"""A model under many weights at once, without rewriting it; with noise on what its maps give, where that does the same.
+
+**Local reparameterisation** (Kingma, Salimans and Welling 2015). Where a weight meets a datum once, in one row a, W a is
+normal with known mean and variance, and noise can be drawn for every datum on its own rather than once for a batch. Averages
+of sums over data are the same, gradients have far less variance. Where weights are shared, over the positions of a convolution
+or the copies of an orbit average, what they give is correlated, and weights are drawn.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+from torch.func import functional_call, vmap
+
+from symbayes.curvature.capture import Site, find_sites
+from symbayes.curvature.evaluate import evaluating
+from symbayes.layers.dense import DensePath
+from symbayes.layers.factored import BlockPath
+from symbayes.posterior.posterior import Members, Posterior, Weights
+from symbayes.posterior.spread import FullSpread, MatrixSpread, Spread
+
+Outputs = Float[Tensor, "m n c"]
+
+
+def outputs_under(model: nn.Module, weights: Weights, inputs: Tensor) -> Outputs:
+    """The outputs of a model for the same inputs under m weights, by tensor [m, *shape], batched over them."""
+    return _batched(model, inputs, dict(weights), {}, {})
+
+
+def sampled_outputs(
+    model: nn.Module,
+    posterior: Posterior,
+    inputs: Tensor,
+    count: int,
+    *,
+    local: Mapping[int, Site] | None = None,
+    antithetic: bool = False,
+    generator: Generator | None = None,
+) -> Outputs:
+    """Outputs under draws from the posterior.
+
+    Args:
+        model: In the mode it is to be used in; its own weights are the means.
+        posterior: Of its weights.
+        inputs: A batch.
+        count: Draws m.
+        local: Parts of the posterior for which noise is drawn behind their map, from `local_maps`.
+        antithetic: Whether the second half of the draws lies opposite to the first.
+        generator: For the draws.
+    """
+    mixed = any(_mixes(module) for module in model.modules())
+    local = {} if mixed else {i: s for i, s in (local or {}).items() if not isinstance(posterior.parts[i][1], FullSpread)}
+    drawn = Posterior(posterior.mean, tuple(part for i, part in enumerate(posterior.parts) if i not in local), posterior.kind)
+    placed = drawn.sample(count, generator=generator, antithetic=antithetic)
+    weights = {name: placed[name] for members, _ in drawn.parts for name in members.shapes}
+    noise = {}
+    for index, site in local.items():
+        blocks, d_out, _ = _form(*posterior.parts[index], site)
+        shape = (count // 2 if antithetic else count, len(inputs), blocks, d_out)
+        device = generator.device if generator is not None else inputs.device
+        part = torch.randn(shape, generator=generator, dtype=inputs.dtype, device=device).to(inputs.device)
+        noise[site.module] = torch.cat([part, -part]) if antithetic else part
+    spreads = {site.module: (site, *posterior.parts[index]) for index, site in local.items()}
+    return _batched(model, inputs, weights, noise, spreads)
+
+
+def local_maps(model: nn.Module, inputs: Tensor, parts: Sequence[Members]) -> dict[int, Site]:
+    """The parts of a posterior whose weights meet each datum once: index of the part, and the map.
+
+    Args:
+        model: To be looked at with one datum.
+        inputs: Of which the first is used.
+        parts: What each part is over.
+    """
+    modules = dict(model.named_modules())
+    known = (nn.Linear, DensePath, BlockPath)
+    sites = [s for s in find_sites(model).maps.values() if s.fold == 1 and isinstance(modules.get(s.module), known)]
+    seen: dict[str, list[int]] = {site.module: [] for site in sites}
+    with ExitStack() as undo, torch.no_grad(), evaluating(model):
+        for site in sites:
+            undo.callback(modules[site.module].register_forward_hook(partial(_count_axes, seen[site.module])).remove)
+        model(inputs[:1])
+    found = {}
+    for site in sites:
+        once = len(seen[site.module]) == 1 and (not isinstance(modules[site.module], nn.Linear) or seen[site.module] == [2])
+        index = next((i for i, members in enumerate(parts) if next(iter(members.shapes)) == site.weight), None)
+        if once and index is not None:
+            found[index] = site
+    return found
+
+
+def _batched(
+    model: nn.Module,
+    inputs: Tensor,
+    weights: dict[str, Tensor],
+    noise: dict[str, Tensor],
+    spreads: Mapping[str, tuple[Site, Members, Spread]],
+) -> Outputs:
+    current: dict[str, Tensor] = {}
+
+    def one(of_weights: dict[str, Tensor], of_noise: dict[str, Tensor]) -> Tensor:
+        current.update(of_noise)
+        outputs: Tensor = functional_call(model, of_weights, (inputs,))
+        return outputs
+
+    def add_noise(name: str, _: nn.Module, seen: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
+        site, members, spread = spreads[name]
+        rows = site.form.input_rows(seen[0])[:, 0]
+        if members.column is not None:
+            rows = torch.cat([rows, torch.ones_like(rows[..., :1])], -1)
+        return outputs + _local(spread, _form(members, spread, site), rows, current[name]).reshape(outputs.shape)
+
+    with ExitStack() as undo:
+        for name in spreads:
+            undo.callback(model.get_submodule(name).register_forward_hook(partial(add_noise, name)).remove)
+        if any(_mixes(module) for module in model.modules()):  # running means cannot be updated by several at once
+            count = len(next(iter(weights.values())))
+            return torch.stack([one({name: value[i] for name, value in weights.items()}, {}) for i in range(count)])
+        return vmap(one, randomness="different")(weights, noise)
+
+
+def _local(
+    spread: Spread, form: tuple[int, int, int], rows: Float[Tensor, "n block d_in"], noise: Float[Tensor, "n block d_out"]
+) -> Float[Tensor, "n block d_out"]:
+    """(W − mean) a for every row a, with noise of its own."""
+    if isinstance(spread, MatrixSpread):
+        lengths = torch.einsum("nbi,bij->nbj", rows, spread.right).square().sum(-1, keepdim=True)
+        return _root(lengths) * torch.einsum("boj,nbj->nbo", spread.left, noise)
+    return _root(torch.einsum("nbi,boi->nbo", rows.square(), spread.variances().unflatten(0, form))) * noise
+
+
+def _form(members: Members, spread: Spread, site: Site) -> tuple[int, int, int]:
+    """Blocks, d_out and d_in of what a spread is over."""
+    if isinstance(spread, MatrixSpread):
+        return len(spread.left), spread.left.shape[1], spread.right.shape[1]
+    shape = members.shapes[str(site.weight)]
+    blocks, d_out = members.column or ((1, shape[0]) if len(shape) == 2 else (shape[0], shape[1]))
+    return blocks, d_out, members.size // (blocks * d_out)
+
+
+def _root(variances: Tensor) -> Tensor:
+    """A square root with a slope at zero."""
+    return variances.clamp(min=torch.finfo(variances.dtype).tiny ** 0.5).sqrt()
+
+
+def _count_axes(axes: list[int], _: nn.Module, inputs: tuple[Tensor, ...], __: Tensor) -> None:
+    axes.append(inputs[0].ndim)
+
+
+def _mixes(module: nn.Module) -> bool:
+    """Whether data of a batch see each other: a batch norm that trains."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training

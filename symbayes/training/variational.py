@@ -1,0 +1,143 @@
+"""Training by the evidence lower bound: weights, spreads and hyperparameters by one gradient, precisions in closed form."""
+
+import time
+from dataclasses import replace
+
+import torch
+from torch import Generator, Tensor
+
+from symbayes.curvature.evaluate import evaluating
+from symbayes.errors import NotFiniteError
+from symbayes.evidence.elbo import Elbo, log_precisions, second_moments
+from symbayes.evidence.terms import Evidence
+from symbayes.invariance.extents import all_extents
+from symbayes.layers.structure import weights
+from symbayes.posterior.functional import sampled_outputs
+from symbayes.training.hyper import HyperAdam
+from symbayes.training.problem import Problem
+from symbayes.training.record import Record
+from symbayes.training.schedule import Schedule, Training
+
+
+def train_variational(problem: Problem, objective: Elbo, schedule: Schedule, generator: Generator) -> Training:
+    """`train` where the posterior is learned.
+
+    The evidence of an epoch is that of its steps, while everything moves; that of the last is of what was learned.
+    """
+    learner = _Learner(problem, objective, schedule, generator)
+    started = time.perf_counter()
+    for epoch in range(1, schedule.epochs + 1):
+        falls_to = schedule.falls_to(epoch)
+        loss, evidence = learner.epoch(falls_to, objective.weight_at(epoch, schedule.epochs))
+        if problem.likelihood.learns_noise and objective.noise == "closed form":
+            learner.settle_noise()
+        if epoch == schedule.epochs:
+            evidence = learner.evidence()
+        seconds = time.perf_counter() - started
+        rate = schedule.learning_rate * falls_to
+        extents = all_extents(problem.model)
+        yield Record(epoch, schedule.epochs, seconds, rate, loss, extents, problem.described(evidence))
+    posterior = learner.variational().detached()
+    return lambda: posterior
+
+
+class _Learner:
+    """What is learned, and how it is moved."""
+
+    def __init__(self, problem: Problem, objective: Elbo, schedule: Schedule, generator: Generator) -> None:
+        self.problem, self.objective, self.schedule, self.generator = problem, objective, schedule, generator
+        self.variational = objective.family.over(problem.model)
+        self.hyper = HyperAdam(problem.model)
+        rates = {1.0: list(weights(problem.model).values()), objective.spread_rate: list(self.variational.parameters())}
+        if not objective.collapsed:
+            rates[objective.spread_rate].append(problem.prior.log_precision)
+        if problem.likelihood.learns_noise and objective.noise == "gradient":
+            rates[objective.spread_rate].extend(p for p in problem.likelihood.parameters() if p.requires_grad)
+        groups = [{"params": params, "relative": relative} for relative, params in rates.items()]
+        self.adam = torch.optim.Adam(groups)
+        self.parameters: list[Tensor] = [parameter for group in self.adam.param_groups for parameter in group["params"]]
+
+    def epoch(self, falls_to: float, weight: float) -> tuple[float, Evidence]:
+        """One pass of Adam over the data: the mean loss, and the evidence along the way, with the divergence in full.
+
+        Args:
+            falls_to: The share of learning rates that is left.
+            weight: Of the divergence, in the gradient.
+        """
+        problem, size = self.problem, self.problem.data.size
+        for group in self.adam.param_groups:
+            group["lr"] = self.schedule.learning_rate * falls_to * group["relative"]
+        problem.model.train()
+        fit: Tensor = torch.zeros(())
+        evidence: Evidence | None = None
+        for batch in problem.data.batches(self.schedule.batch_size, generator=self.generator):
+            evidence = self.objective.evidence(
+                problem.model,
+                self.variational,
+                batch,
+                problem.likelihood,
+                problem.prior,
+                num_data=size,
+                generator=self.generator,
+            )
+            divergence = -(evidence.log_prior + evidence.log_volume)
+            self._step((weight * divergence - evidence.log_likelihood) / size, falls_to if weight == 1 else 0.0)
+            fit = fit + evidence.log_likelihood.detach() * (len(batch[0]) / size)
+        if self.objective.collapsed:
+            self.settle_precisions()
+        if evidence is None or not fit.isfinite():
+            raise NotFiniteError(
+                f"The loss must be finite, got {float(fit) / size} per datum with a learning rate of "
+                f"{self.schedule.learning_rate:.3g}. Use a smaller one, or check the scale of inputs and targets."
+            )
+        return -float(fit) / size, replace(evidence, log_likelihood=fit)
+
+    def _step(self, loss: Tensor, extents_fall_to: float) -> None:
+        gradients = torch.autograd.grad(loss, [*self.parameters, *self.hyper.parameters])
+        for parameter, gradient in zip(self.parameters, gradients, strict=False):
+            parameter.grad = gradient
+        self.adam.step()
+        self.adam.zero_grad()
+        if extents_fall_to:
+            self.hyper.step(gradients[len(self.parameters) :], self.objective.extent_rate * extents_fall_to)
+
+    @torch.no_grad()
+    def settle_precisions(self) -> None:
+        """The prior takes the precisions that are best for the posterior there is."""
+        prior = self.problem.prior
+        prior.log_precision.copy_(log_precisions(prior, second_moments(self.variational()), self.variational.deterministic))
+
+    @torch.no_grad()
+    def settle_noise(self) -> None:
+        """The noise becomes the mean squared error under the posterior there is."""
+        model, posterior, count = self.problem.model, self.variational(), self.objective.samples
+        squares: Tensor = torch.zeros(())
+        with evaluating(model):
+            for inputs, targets in self.problem.data.batches(self.schedule.batch_size):
+                local = self.variational.local(inputs) if self.objective.local else {}
+                outputs = sampled_outputs(model, posterior, inputs, count, local=local, generator=self.generator)
+                squares = squares + (outputs - targets).square().sum(1).mean(0)
+        self.problem.likelihood.update_noise(squares, 0.0, self.problem.data.size, 1.0)
+
+    @torch.no_grad()
+    def evidence(self) -> Evidence:
+        """Of the posterior as it is, with all the data, the model evaluating."""
+        problem, objective = self.problem, self.objective
+        fit: Tensor = torch.zeros(())
+        evidence: Evidence | None = None
+        with evaluating(problem.model):
+            for batch in problem.data.batches(self.schedule.batch_size):
+                evidence = objective.evidence(
+                    problem.model,
+                    self.variational,
+                    batch,
+                    problem.likelihood,
+                    problem.prior,
+                    samples=objective.final_samples,
+                    collapsed=False,
+                    generator=self.generator,
+                )
+                fit = fit + evidence.log_likelihood
+        if evidence is None or not fit.isfinite():
+            raise NotFiniteError(f"The log evidence must be finite, got {evidence}. Check the scale of inputs and precisions.")
+        return replace(evidence, log_likelihood=fit, num_data=problem.data.size)
