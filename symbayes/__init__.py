@@ -35,6 +35,8 @@ from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
 from symbayes.models.allconv import allconv
 from symbayes.models.lila import lenet, mlp, residual, small_cnn
+from symbayes.posterior.permutations import HiddenUnits
+from symbayes.posterior.units import hidden_units
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from symbayes.training.fit import fit
 from symbayes.training.loop import Schedule
@@ -59,6 +61,7 @@ __all__ = [
     "Ggn",
     "GroupConvPath",
     "GroupPool",
+    "HiddenUnits",
     "Kernel",
     "Kfac",
     "Lanczos",
@@ -99,6 +102,7 @@ __all__ = [
     "fit",
     "flips",
     "from_table",
+    "hidden_units",
     "laplace_evidence",
     "lenet",
     "load",
