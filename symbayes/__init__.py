@@ -37,6 +37,8 @@ from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
 from symbayes.models.allconv import allconv
 from symbayes.models.lila import lenet, mlp, residual, small_cnn
 from symbayes.posterior.families import FullCovariance, MatrixNormal, MeanField
+from symbayes.posterior.permutations import HiddenUnits
+from symbayes.posterior.units import hidden_units
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from symbayes.training.fit import fit
 from symbayes.training.result import Result, load_result
@@ -63,6 +65,7 @@ __all__ = [
     "Ggn",
     "GroupConvPath",
     "GroupPool",
+    "HiddenUnits",
     "Kernel",
     "Kfac",
     "Lanczos",
@@ -105,6 +108,7 @@ __all__ = [
     "fit",
     "flips",
     "from_table",
+    "hidden_units",
     "laplace_evidence",
     "lenet",
     "load",
