@@ -146,4 +146,4 @@ def jacobians(
         return outputs, outputs
 
     J, outputs = vmap(jacrev(of_one, has_aux=True), in_dims=(None, 0))(chosen, inputs)
-    return outputs, torch.cat([J[name].flatten(2) for name in names], dim=2)
+    return outputs, torch.cat([J[name].reshape(*outputs.shape, -1) for name in names], dim=2)
