@@ -10,7 +10,7 @@ from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.subsets import Subsets
 from symbayes.data.load import load
 from symbayes.data.task import Task
-from symbayes.errors import NotFiniteError
+from symbayes.errors import NoPosteriorError, NotFiniteError
 from symbayes.evidence.exact import exact_evidence
 from symbayes.evidence.gradient import evidence_gradient
 from symbayes.evidence.laplace import laplace_evidence
@@ -35,6 +35,11 @@ from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
 from symbayes.models.allconv import allconv
 from symbayes.models.lila import lenet, mlp, residual, small_cnn
+from symbayes.posterior.calibration import Calibration
+from symbayes.posterior.laplace import laplace_posterior
+from symbayes.posterior.posterior import Posterior
+from symbayes.posterior.prediction import Prediction
+from symbayes.posterior.predictive import predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from symbayes.training.fit import fit
 from symbayes.training.loop import Schedule
@@ -45,6 +50,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Augerino",
     "Bernoulli",
+    "Calibration",
     "Categorical",
     "ConvPath",
     "DensePath",
@@ -66,12 +72,15 @@ __all__ = [
     "LayerwisePrior",
     "Map",
     "MonteCarloFisher",
+    "NoPosteriorError",
     "NotFiniteError",
     "OrbitAverage",
     "OrbitPath",
     "Path",
     "PathwisePrior",
     "Permutations",
+    "Posterior",
+    "Prediction",
     "RelaxedLayer",
     "Result",
     "ScalarPrior",
@@ -100,6 +109,7 @@ __all__ = [
     "flips",
     "from_table",
     "laplace_evidence",
+    "laplace_posterior",
     "lenet",
     "load",
     "load_result",
@@ -107,6 +117,7 @@ __all__ = [
     "p4",
     "p4m",
     "pairs",
+    "predict",
     "residual",
     "small_cnn",
     "symmetric",
