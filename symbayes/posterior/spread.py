@@ -129,12 +129,12 @@ class EigenSpread(Spread):
 
     Args:
         left: U; one may serve all blocks.
-        right: V.
+        right: V; one may serve all blocks.
         deviation: D.
     """
 
     left: Float[Tensor, "some d_out d_out"]
-    right: Float[Tensor, "block d_in d_in"]
+    right: Float[Tensor, "others d_in d_in"]
     deviation: Float[Tensor, "block d_out d_in"]
 
     def root(self, noise: Vectors) -> Vectors:
