@@ -15,9 +15,11 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from symbayes.data.load import load
-from symbayes.evidence.objective import Laplace, Map
+from symbayes.evidence.elbo import Elbo
+from symbayes.evidence.objective import Laplace, Map, Objective
 from symbayes.experiments import estimators as estimator_study
 from symbayes.experiments import groups as group_study
+from symbayes.experiments import inference as inference_study
 from symbayes.experiments import invariance as invariance_study
 from symbayes.experiments import lila, quadrant
 from symbayes.experiments import sequences as sequence_study
@@ -41,6 +43,7 @@ _DEMOS: dict[str, tuple[Callable[[Any], Study], Callable[..., Any], str]] = {
     "groups": (group_study.study, group_study.Settings, "About four minutes"),
     "sets": (set_study.study, set_study.Settings, "About a minute"),
     "sequences": (sequence_study.study, sequence_study.Settings, "About a minute"),
+    "elbo": (inference_study.study, inference_study.Settings, "About four minutes"),
     "invariance": (invariance_study.study, invariance_study.Settings, "About eight minutes"),
 }
 
@@ -52,13 +55,14 @@ def demo(
     sets: Annotated[bool, typer.Option("--sets", help="Instead: a set or a sequence? Eight numbers, two tasks.")] = False,
     sequences: Annotated[bool, typer.Option("--sequences", help="Instead: does position matter, in one dimension?")] = False,
     invariance: Annotated[bool, typer.Option("--invariance", help="Instead: how far? Digits turned, shifted, scaled.")] = False,
+    elbo: Annotated[bool, typer.Option("--elbo", help="Instead: by Laplace's method and by variational inference.")] = False,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data in every run.", min=1)] = None,
     width: Annotated[int | None, typer.Option(help="Channels of the first layer.", min=1)] = None,
     images: Annotated[int | None, typer.Option(help="Training images, with --invariance.", min=10)] = None,
     seed: Annotated[int, typer.Option(help="For initial weights and the order of data.")] = 0,
 ) -> None:
     """Learn which symmetries a network should have, from training data alone; by default, whether position matters."""
-    flags = {"groups": groups, "sets": sets, "sequences": sequences, "invariance": invariance}
+    flags = {"groups": groups, "sets": sets, "sequences": sequences, "invariance": invariance, "elbo": elbo}
     asked = [name for name, flag in flags.items() if flag]
     if len(asked) > 1:
         raise typer.BadParameter(f"{' and '.join(f'--{name}' for name in asked)} are different demos: give one of them.")
@@ -107,12 +111,12 @@ def fit(
     group: Annotated[str, typer.Option(help="Of gconv paths: p4, p4m, flips or cube.")] = "p4",
     width: Annotated[int, typer.Option(min=1)] = 10,
     epochs: Annotated[int, typer.Option(min=1)] = 60,
-    by: Annotated[str, typer.Option(help="'evidence', or 'map' for a fixed prior.")] = "evidence",
+    by: Annotated[str, typer.Option(help="'evidence' by Laplace's method, 'elbo', or 'map' for a fixed prior.")] = "evidence",
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Train the paper's network on a task, and save the result with its page."""
-    objectives = {"evidence": Laplace(), "map": Map()}
+    objectives: dict[str, Objective] = {"evidence": Laplace(), "elbo": Elbo(), "map": Map()}
     if by not in objectives:
         raise typer.BadParameter(f"--by must be one of {', '.join(objectives)}, got {by!r}.")
     loaded = load(task, data)

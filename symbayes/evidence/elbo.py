@@ -66,7 +66,7 @@ class Elbo(Objective):
     permutations: int = 0
     units: tuple[HiddenUnits, ...] | None = None
     warm_up: float = 0.5
-    spread_rate: float = 10.0
+    spread_rate: float = 3.0
     extent_rate: float = 0.02
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class Elbo(Objective):
         """
         inputs, targets = batch
         posterior = variational()
-        outputs = self._outputs(model, variational, posterior, inputs, samples or self.samples, generator)
+        outputs = self.outputs(model, variational, posterior, inputs, samples or self.samples, generator)
         m, n = outputs.shape[:2]
         repeated = targets.repeat(m, *(1,) * (targets.ndim - 1))
         fit = log_likelihood(likelihood, inputs, outputs.flatten(0, 1), repeated) * ((num_data or n) / (m * n))
@@ -160,7 +160,7 @@ class Elbo(Objective):
         drawn = posterior.sample(samples, generator=generator)
         return mutual_information(posterior, drawn, units, self.permutations, generator=generator)
 
-    def _outputs(
+    def outputs(
         self,
         model: nn.Module,
         variational: Variational,
@@ -169,6 +169,7 @@ class Elbo(Objective):
         samples: int,
         generator: Generator | None,
     ) -> Float[Tensor, "m n c"]:
+        """Outputs under the posterior, drawn as these settings say."""
         if self.draws == "cubature":
             return outputs_under(model, posterior.cubature(), inputs)
         local = variational.local(inputs) if self.local else {}

@@ -14,10 +14,9 @@ from torch import Generator
 
 from symbayes.data.source import Data
 from symbayes.evidence.objective import Objective
-from symbayes.training.loop import train
+from symbayes.training.fit import learn
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record
-from symbayes.training.result import Result
 from symbayes.training.schedule import Schedule
 
 
@@ -97,15 +96,13 @@ def run_problem(
     test: Data,
     generator: Generator,
     each_epoch: EachEpoch,
+    *,
+    calibrated: bool = False,
 ) -> Outcome:
-    """Train what a cell asks for, and evaluate it."""
-    history = []
-    for record in train(problem, objective, schedule, generator=generator):
-        history.append(record)
-        each_epoch(record)
-    examples = problem.examples()
-    result = Result(problem.model, problem.likelihood, problem.prior, tuple(history), problem.data.size, examples)
-    return Outcome(cell, result.evaluate(test), result.summary(), [asdict(record) for record in history])
+    """Train what a cell asks for, and evaluate it; and, if so, say whether its predictive distribution is calibrated."""
+    result = learn(problem, objective, schedule, generator=generator, each_epoch=each_epoch)
+    summary = result.summary(result.calibration(test) if calibrated else None)
+    return Outcome(cell, result.evaluate(test), summary, [asdict(record) for record in result.history])
 
 
 def run_study(study: Study, progress: Progress, workers: int | None = None) -> list[Outcome]:

@@ -6,9 +6,10 @@ of sums over data are the same, gradients have far less variance. Where weights 
 or the copies of an orbit average, what they give is correlated, and weights are drawn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -25,9 +26,16 @@ from symbayes.posterior.spread import FullSpread, MatrixSpread, Spread
 Outputs = Float[Tensor, "m n c"]
 
 
-def outputs_under(model: nn.Module, weights: Weights, inputs: Tensor) -> Outputs:
-    """The outputs of a model for the same inputs under m weights, by tensor [m, *shape], batched over them."""
-    return _batched(model, inputs, dict(weights), {}, {})
+def outputs_under(model: nn.Module, weights: Weights, inputs: Tensor, *, together: bool = True) -> Outputs:
+    """The outputs of a model for the same inputs under m weights.
+
+    Args:
+        model: In the mode it is to be used in.
+        weights: By tensor, [m, *shape]; others are as they are in the model.
+        inputs: A batch.
+        together: Whether to batch over weights; otherwise, and where torch cannot, one follows the other.
+    """
+    return _passes(lambda of_weights: functional_call(model, of_weights, (inputs,)), dict(weights), model, together)
 
 
 def sampled_outputs(
@@ -64,7 +72,7 @@ def sampled_outputs(
         part = torch.randn(shape, generator=generator, dtype=inputs.dtype, device=device).to(inputs.device)
         noise[site.module] = torch.cat([part, -part]) if antithetic else part
     spreads = {site.module: (site, *posterior.parts[index]) for index, site in local.items()}
-    return _batched(model, inputs, weights, noise, spreads)
+    return _with_noise(model, inputs, weights, noise, spreads)
 
 
 def local_maps(model: nn.Module, inputs: Tensor, parts: Sequence[Members]) -> dict[int, Site]:
@@ -92,13 +100,14 @@ def local_maps(model: nn.Module, inputs: Tensor, parts: Sequence[Members]) -> di
     return found
 
 
-def _batched(
+def _with_noise(
     model: nn.Module,
     inputs: Tensor,
     weights: dict[str, Tensor],
     noise: dict[str, Tensor],
     spreads: Mapping[str, tuple[Site, Members, Spread]],
 ) -> Outputs:
+    """Outputs under weights, with noise behind the maps that spreads are given for."""
     current: dict[str, Tensor] = {}
 
     def one(of_weights: dict[str, Tensor], of_noise: dict[str, Tensor]) -> Tensor:
@@ -116,10 +125,21 @@ def _batched(
     with ExitStack() as undo:
         for name in spreads:
             undo.callback(model.get_submodule(name).register_forward_hook(partial(add_noise, name)).remove)
-        if any(_mixes(module) for module in model.modules()):  # running means cannot be updated by several at once
-            count = len(next(iter(weights.values())))
-            return torch.stack([one({name: value[i] for name, value in weights.items()}, {}) for i in range(count)])
-        return vmap(one, randomness="different")(weights, noise)
+        return _passes(one, (weights, noise), model, together=True)
+
+
+def _passes(one: Callable[..., Tensor], given: Any, model: nn.Module, together: bool) -> Outputs:
+    """What a function gives for each of m arguments, which are tensors [m, ...] in dictionaries."""
+    arguments = given if isinstance(given, tuple) else (given,)
+    if together and not any(_mixes(module) for module in model.modules()):  # running means cannot be updated by many at once
+        try:
+            return vmap(one, randomness="different")(*arguments)
+        except RuntimeError:
+            # Recurrent layers (nn.LSTM, nn.GRU) have no rule for it, and modules cannot branch on the values of a batch. What
+            # is wrong with a model for other reasons is raised below.
+            pass
+    count = len(next(value for part in arguments for value in part.values()))
+    return torch.stack([one(*({name: v[index] for name, v in part.items()} for part in arguments)) for index in range(count)])
 
 
 def _local(

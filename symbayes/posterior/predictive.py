@@ -10,7 +10,7 @@ from copy import deepcopy
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 from torch.quasirandom import SobolEngine
 
 from symbayes.curvature.evaluate import evaluating
@@ -18,6 +18,7 @@ from symbayes.curvature.ggn import jacobians
 from symbayes.data.source import check_finite
 from symbayes.layers.structure import held
 from symbayes.likelihoods import Gaussian, Likelihood
+from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.posterior import Posterior, Weights
 from symbayes.posterior.prediction import NormalOutputs, Prediction, of_draws, of_normal
 
@@ -107,42 +108,14 @@ def _plugged_in(model: nn.Module, mean: Weights, inputs: Tensor, batch_size: int
 def _sampled(
     model: nn.Module, posterior: Posterior, inputs: Tensor, samples: int, batch_size: int, generator: Generator
 ) -> Float[Tensor, "s n c"]:
-    fixed = {**held(model, differentiable=False), **posterior.mean}
-    uncertain = [name for members, _ in posterior.parts for name in members.shapes]
     # On a CPU one after the other: a convolution under many weights is one with groups there, several times slower.
     together = inputs.device.type != "cpu"
     found = []
     for start in range(0, samples, _DRAWN_AT_ONCE):
         drawn = posterior.sample(min(_DRAWN_AT_ONCE, samples - start), generator=generator)
-        chosen = {name: drawn[name] for name in uncertain}
-        found.append(torch.cat([passes_under(model, fixed, chosen, part, together) for part in inputs.split(batch_size)], 1))
+        passes = (outputs_under(model, drawn, part, together=together) for part in inputs.split(batch_size))
+        found.append(torch.cat(list(passes), 1))
     return torch.cat(found)
-
-
-def passes_under(model: nn.Module, fixed: Weights, drawn: Weights, inputs: Tensor, together: bool) -> Float[Tensor, "s n c"]:
-    """Outputs for the same inputs under several weights.
-
-    Args:
-        model: As it is to run.
-        fixed: Tensors that are the same for all.
-        drawn: Those that differ, [s, *shape].
-        inputs: A batch.
-        together: Whether to batch over weights; otherwise, and where torch cannot, one follows the other.
-    """
-
-    def under(weights: Weights) -> Tensor:
-        outputs: Tensor = functional_call(model, {**fixed, **weights}, (inputs,))
-        return outputs
-
-    if together:
-        try:
-            return vmap(under)(dict(drawn))
-        except RuntimeError:
-            # Recurrent layers (nn.LSTM, nn.GRU) have no rule for it, and modules cannot branch on the values of a batch. What
-            # is wrong with a model for other reasons is raised below.
-            pass
-    count = len(next(iter(drawn.values())))
-    return torch.stack([under({name: value[index] for name, value in drawn.items()}) for index in range(count)])
 
 
 def _linearised(model: nn.Module, posterior: Posterior, inputs: Tensor, batch_size: int) -> NormalOutputs:

@@ -1,9 +1,11 @@
 """`sb.fit`: the thin loop over training records that most users call."""
 
+from collections.abc import Callable
+
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import nn
+from torch import Generator, nn
 
 from symbayes.data.source import Data, as_source
 from symbayes.evidence.objective import Laplace, Objective
@@ -53,7 +55,6 @@ def fit(
     schedule = schedule if schedule is not None else Schedule(epochs=epochs)
     problem = Problem(model, as_source(data, device), likelihood, prior)
     problem.check(schedule.batch_size)
-    history: list[Record] = []
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn(),
         console=Console(stderr=True), disable=not progress, transient=True,
@@ -61,10 +62,35 @@ def fit(
     with bar:
         task = bar.add_task("training", total=schedule.epochs)
         evidence = ""
-        for record in train(problem, objective, schedule, generator=torch.Generator().manual_seed(seed)):
-            history.append(record)
+
+        def show(record: Record) -> None:
+            nonlocal evidence
             if record.evidence:
                 evidence = f", log evidence {record.evidence.total / problem.data.size:.3f} per datum"
             bar.update(task, advance=1, description=f"loss {record.loss:.4f}{evidence}")
-    model.eval()
-    return Result(model, likelihood, prior, tuple(history), problem.data.size, problem.examples())
+
+        return learn(problem, objective, schedule, generator=torch.Generator().manual_seed(seed), each_epoch=show)
+
+
+def learn(
+    problem: Problem,
+    objective: Objective,
+    schedule: Schedule,
+    *,
+    generator: Generator,
+    each_epoch: Callable[[Record], None],
+) -> Result:
+    """Train to the end, with a call after every epoch."""
+    training = train(problem, objective, schedule, generator=generator)
+    history: list[Record] = []
+    while True:
+        try:
+            record = next(training)
+        except StopIteration as end:
+            make_posterior = end.value
+            break
+        history.append(record)
+        each_epoch(record)
+    problem.model.eval()
+    size, examples = problem.data.size, problem.examples()
+    return Result(problem.model, problem.likelihood, problem.prior, tuple(history), size, examples, make_posterior)

@@ -12,7 +12,6 @@ from symbayes.evidence.elbo import Elbo, log_precisions, second_moments
 from symbayes.evidence.terms import Evidence
 from symbayes.invariance.extents import all_extents
 from symbayes.layers.structure import weights
-from symbayes.posterior.functional import sampled_outputs
 from symbayes.training.hyper import HyperAdam
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record
@@ -109,15 +108,14 @@ class _Learner:
 
     @torch.no_grad()
     def settle_noise(self) -> None:
-        """The noise becomes the mean squared error under the posterior there is."""
+        """The noise goes half the way to the mean squared error under the posterior there is, which few draws estimate."""
         model, posterior, count = self.problem.model, self.variational(), self.objective.samples
         squares: Tensor = torch.zeros(())
         with evaluating(model):
             for inputs, targets in self.problem.data.batches(self.schedule.batch_size):
-                local = self.variational.local(inputs) if self.objective.local else {}
-                outputs = sampled_outputs(model, posterior, inputs, count, local=local, generator=self.generator)
+                outputs = self.objective.outputs(model, self.variational, posterior, inputs, count, self.generator)
                 squares = squares + (outputs - targets).square().sum(1).mean(0)
-        self.problem.likelihood.update_noise(squares, 0.0, self.problem.data.size, 1.0)
+        self.problem.likelihood.update_noise(squares, 0.0, self.problem.data.size, damping=0.5)
 
     @torch.no_grad()
     def evidence(self) -> Evidence:

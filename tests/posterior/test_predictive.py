@@ -14,9 +14,10 @@ import symbayes as sb
 from symbayes.curvature.evaluate import evaluating
 from symbayes.data.source import TensorSource
 from symbayes.posterior import predictive
+from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.laplace import laplace_posterior
 from symbayes.posterior.posterior import Members, Posterior
-from symbayes.posterior.predictive import passes_under, predict
+from symbayes.posterior.predictive import predict
 from symbayes.posterior.spread import DiagonalSpread, FullSpread
 
 CPU = torch.device("cpu")
@@ -173,7 +174,7 @@ def test_weights_run_together_give_what_they_give_one_after_the_other(name, gene
     posterior = made_up(model, generator)
     drawn = posterior.sample(4, generator=torch.Generator().manual_seed(0))
     with evaluating(model):
-        both = [passes_under(model, posterior.mean, drawn, inputs, together).detach() for together in (True, False)]
+        both = [outputs_under(model, drawn, inputs, together=together).detach() for together in (True, False)]
     assert_close(*both)
     found = predict(model, posterior, sb.Categorical(), inputs, by="sampled", samples=4, batch_size=4)
     assert_close(found.outputs.values, both[0])
@@ -206,7 +207,7 @@ def test_models_that_cannot_be_batched_over_weights_are_run_one_after_the_other(
     model, inputs = build(), torch.randn(3, *shape, generator=generator)
     posterior = made_up(model, generator)
     drawn = posterior.sample(3, generator=generator)
-    found = passes_under(model, posterior.mean, drawn, inputs, together=True)
+    found = outputs_under(model, drawn, inputs)
     for index in range(3):
         other = deepcopy(model)
         other.load_state_dict({name: value[index] for name, value in drawn.items()})
@@ -218,7 +219,7 @@ def test_models_that_cannot_be_batched_over_weights_are_run_one_after_the_other(
 def test_errors_of_a_model_are_its_own(generator):
     model = nn.Linear(3, 2)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        passes_under(model, {}, made_up(model, generator).sample(2), torch.zeros(4, 5), together=True)
+        outputs_under(model, made_up(model, generator).sample(2), torch.zeros(4, 5))
 
 
 def classifier(generator, classes=2, scale=1.0):

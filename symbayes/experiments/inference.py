@@ -1,0 +1,102 @@
+"""Laplace's method and variational inference side by side: do they choose the same symmetries, and how sure are they?
+
+The relaxed network of the main demo, F-FC+CONV, learns which digit it sees, and which digit in which quadrant. Its precisions
+are learned by Laplace's method, and by the evidence lower bound with a posterior in which all weights are independent.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from symbayes.curvature.kfac import Kfac
+from symbayes.data.load import load
+from symbayes.data.source import as_source
+from symbayes.evidence.elbo import Elbo
+from symbayes.evidence.objective import Laplace, Objective
+from symbayes.experiments.quadrant import MODELS, TASKS
+from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, model_table, run_problem
+from symbayes.likelihoods import Categorical
+from symbayes.models.allconv import allconv
+from symbayes.posterior.families import MeanField
+from symbayes.priors import TensorwisePrior
+from symbayes.training.problem import Problem
+from symbayes.training.schedule import Schedule
+
+_MODEL = "F-FC+CONV"
+_ABOUT = (
+    "One network learns two tasks on small digits that stand somewhere on a larger canvas: to say which digit it is, or which "
+    "digit and in which quadrant. Every layer has a path that shares weights over positions and one that does not. How much of "
+    "each is used is learned in two ways: by Laplace's method, which looks at the curvature around one setting of the weights, "
+    "and by variational inference, which learns how uncertain every weight is. They estimate the same quantity, and ought to "
+    "choose the same symmetries."
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all cells have in common.
+
+    Args:
+        epochs: Of variational inference, which needs more steps; Laplace's method has a third of them.
+        width: Channels of the first layer.
+        seed: For initial weights and the order of data.
+    """
+
+    epochs: int = 150
+    width: int = 4
+    seed: int = 0
+
+
+def _laplace(epochs: int) -> tuple[Objective, Schedule]:
+    return Laplace(final_rule=Kfac()), Schedule(max(1, epochs // 3), batch_size=100)
+
+
+def _elbo(epochs: int) -> tuple[Objective, Schedule]:
+    return Elbo(MeanField()), Schedule(epochs, batch_size=100, learning_rate=5e-3)
+
+
+#: By the name of the model in the table.
+WAYS: dict[str, Callable[[int], tuple[Objective, Schedule]]] = {
+    f"{_MODEL} by Laplace": _laplace,
+    f"{_MODEL} by ELBO": _elbo,
+}
+_COST = dict(zip(WAYS, (1.0, 6.0), strict=True))
+
+
+def study(settings: Settings) -> Study:
+    """The table to be made."""
+    cells = [Cell(task, way, "evidence", settings.seed, _COST[way]) for task in TASKS for way in WAYS]
+    return Study("Two ways to the evidence, one symmetry", _ABOUT, cells, partial(run_cell, settings), table)
+
+
+def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
+    """Train one cell, and evaluate it by the predictive distribution that goes with its posterior."""
+    task = load(TASKS[cell.task])
+    generator = torch.Generator().manual_seed(cell.seed)
+    model = allconv(task, MODELS[_MODEL], settings.width, generator=generator)
+    problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), TensorwisePrior(model))
+    objective, schedule = WAYS[cell.model](settings.epochs)
+    return run_problem(cell, problem, objective, schedule, task.test, generator, each_epoch, calibrated=True)
+
+
+def table(outcomes: list[Outcome]) -> dict[str, Any]:
+    """A row for each task, a column for each way: test accuracy, log evidence, and the layers that give up translation."""
+    figures = model_table(
+        outcomes,
+        _written,
+        "Test accuracy of predictions under the posterior; beneath it the log evidence in nats per training image, as the way "
+        "estimates it, the expected error of calibration, and the blocks that give up some translation.",
+    )
+    estimators = dict.fromkeys(outcome.summary["evidence"]["estimator"] for outcome in outcomes)
+    return {**figures, "note": f"Log evidence by {', and by '.join(estimators)}: these are two estimates, not one scale."}
+
+
+def _written(outcomes: list[Outcome]) -> tuple[str, str]:
+    (outcome,) = outcomes
+    rows = [row for row in outcome.summary["symmetries"] if row["relaxes"] and row["share"] >= 0.05]
+    broken = ", ".join(f"{row['layer'].removeprefix('block')} ({100 * row['share']:.0f} %)" for row in rows)
+    found = outcome.summary["calibration"]
+    return f"{100 * found['accuracy']:.1f} %", f"ECE {100 * found['ece']:.1f} %, block {broken or 'none'}"

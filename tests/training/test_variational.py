@@ -1,0 +1,154 @@
+"""Training by the evidence lower bound: what it finds where the answer is known."""
+
+import pytest
+import torch
+from torch import nn
+
+import symbayes as sb
+from symbayes.data.source import as_source
+from symbayes.evidence.elbo import WARM_FROM
+from symbayes.evidence.objective import Objective
+from symbayes.layers.structure import Hyperparameter
+from symbayes.training.loop import train
+from symbayes.training.problem import Problem
+
+
+def regression(count: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 4, generator=generator)
+    return x, x @ torch.tensor([[1.0], [-2.0], [0.5], [0.0]]) + 0.3 * torch.randn(count, 1, generator=generator)
+
+
+def test_it_finds_the_evidence_noise_and_precision_of_linear_regression():
+    data = regression()
+    torch.manual_seed(0)
+    schedule = sb.Schedule(epochs=300, batch_size=60, learning_rate=0.03)
+    model, other = nn.Linear(4, 1, bias=False), nn.Linear(4, 1, bias=False)
+    objective = sb.Elbo(sb.FullCovariance(), draws="cubature", spread_rate=3.0, warm_up=0.0)
+    found = sb.fit(model, data, likelihood=sb.Gaussian(), objective=objective, schedule=schedule, progress=False)
+    laplace = sb.Laplace(sb.Ggn(), frequency=1, damping=1.0, cool_down=0.0)
+    known = sb.fit(other, data, likelihood=sb.Gaussian(), objective=laplace, schedule=schedule, progress=False)
+    assert found.log_evidence == pytest.approx(known.log_evidence, abs=0.02)
+    assert found.likelihood.noise().item() == pytest.approx(known.likelihood.noise().item(), rel=0.02)
+    for name, precision in known.evidence.precision.items():
+        assert found.evidence.precision[name] == pytest.approx(precision, rel=0.05)
+        assert found.evidence.effective[name] == pytest.approx(known.evidence.effective[name], rel=0.02)
+    torch.testing.assert_close(
+        found.posterior.variances()["weight"], known.posterior.variances()["weight"], rtol=0.1, atol=1e-4
+    )
+
+
+def test_noise_by_gradient_ends_where_it_does_in_closed_form():
+    data = regression()
+    found = {}
+    for noise in ("closed form", "gradient"):
+        torch.manual_seed(0)
+        objective = sb.Elbo(sb.FullCovariance(), draws="cubature", noise=noise, spread_rate=3.0, warm_up=0.0)
+        schedule = sb.Schedule(epochs=400, batch_size=60, learning_rate=0.02)
+        model = nn.Linear(4, 1)
+        result = sb.fit(model, data, likelihood=sb.Gaussian(), objective=objective, schedule=schedule, progress=False)
+        found[noise] = result.likelihood.noise().item()
+    assert found["gradient"] == pytest.approx(found["closed form"], rel=0.02)
+
+
+class _Waves(nn.Module):
+    """A hyperparameter of a user's own: the frequency of fixed features."""
+
+    def __init__(self, frequency: float) -> None:
+        super().__init__()
+        self.frequency = Hyperparameter(torch.tensor(frequency))
+        self.map = nn.Linear(2, 1, bias=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.map(torch.cat([(self.frequency * inputs).sin(), (self.frequency * inputs).cos()], 1))
+
+
+@pytest.mark.parametrize("warm_up", [0.0, 0.3])
+def test_hyperparameters_of_a_user_are_learned(warm_up):
+    torch.manual_seed(0)
+    x = torch.rand(80, 1) * 4 - 2
+    data = (x, (2.0 * x).sin() + 0.1 * torch.randn(80, 1))
+    model = _Waves(1.6)
+    objective = sb.Elbo(sb.FullCovariance(), warm_up=warm_up)
+    schedule = sb.Schedule(epochs=150, batch_size=40, learning_rate=0.02)
+    result = sb.fit(model, data, likelihood=sb.Gaussian(0.3), objective=objective, schedule=schedule, progress=False)
+    assert result.model.frequency.item() == pytest.approx(2.0, abs=0.05)
+
+
+def relaxed(targets_shift: bool) -> sb.Result:
+    """A layer with a path that shares weights over positions and one that does not, on data where that is right or wrong."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(150, 1, 8, generator=generator)
+    if targets_shift:
+        y = 0.8 * x + 0.5 * x.roll(1, 2) - 0.4 * x.roll(-1, 2)
+    else:
+        y = (x.flatten(1) @ torch.randn(8, 8, generator=generator) / 3)[:, None]
+    y = (y + 0.2 * torch.randn(150, 1, 8, generator=generator)).flatten(1)
+    layer = sb.RelaxedLayer(
+        {"conv": sb.ConvPath(1, 1, (3,), generator=generator), "dense": sb.DensePath((1, 8), (1, 8), generator=generator)}
+    )
+    model = nn.Sequential(layer, nn.Flatten())
+    schedule = sb.Schedule(epochs=250, batch_size=150, learning_rate=0.05)
+    objective = sb.Elbo(sb.MeanField(), warm_up=0.1, spread_rate=4.0)
+    return sb.fit(model, (x, y), likelihood=sb.Gaussian(0.5), objective=objective, schedule=schedule, progress=False)
+
+
+def test_precisions_choose_the_symmetry_of_the_data():
+    found = {case: {row.path: row for row in relaxed(case).symmetries.rows} for case in (True, False)}
+    assert found[True]["conv"].share > 0.85
+    assert found[True]["dense"].precision > 1000 * found[True]["conv"].precision
+    assert found[False]["dense"].effective > 55
+    assert found[False]["dense"].precision < found[False]["conv"].precision
+
+
+def test_a_result_predicts_and_survives_saving(tmp_path):
+    task = sb.load("placed-digits")
+    part = (task.train[0][:60], task.train[1][:60])
+    result = sb.fit(sb.allconv(task, width=1), part, objective=sb.Elbo(sb.MatrixNormal()), epochs=2, progress=False)
+    assert result.posterior.predicts == "sampled"
+    prediction = result.predict(part[0], samples=4)
+    assert prediction.mean.shape == (60, 10)
+    assert prediction.epistemic.max() > 0
+    result.save(tmp_path)
+    again = sb.load_result(tmp_path)
+    torch.testing.assert_close(again.predict(part[0], samples=4).mean, prediction.mean)
+    assert again.evidence.estimator == "evidence lower bound (matrix-normal, 32 draws)"
+    assert len(again.history) == 2
+    assert all(record.evidence is not None for record in again.history)
+
+
+def test_the_same_seed_gives_the_same_result():
+    def run() -> float:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+        return sb.fit(model, regression(), likelihood=sb.Gaussian(), objective=sb.Elbo(), epochs=3, progress=False).log_evidence
+
+    assert run() == run()
+
+
+def test_the_divergence_is_let_in_and_reported_in_full():
+    objective = sb.Elbo(warm_up=0.5)
+    weights = [objective.weight_at(epoch, 10) for epoch in range(1, 11)]
+    assert weights == sorted(weights)
+    assert WARM_FROM < weights[0] < 0.01
+    assert weights[4:] == [1.0] * 6
+    assert sb.Elbo(warm_up=0.0).weight_at(1, 10) == 1.0
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    problem = Problem(model, as_source(regression(), torch.device("cpu")), sb.Gaussian(), sb.TensorwisePrior(model))
+    records = list(train(problem, sb.Elbo(warm_up=0.9), sb.Schedule(2, 60), generator=torch.Generator().manual_seed(0)))
+    for record in records:
+        found = record.evidence
+        assert found.total == pytest.approx(found.log_likelihood + found.log_prior + found.log_volume)
+        assert found.log_prior + found.log_volume < -1  # not a thousandth of it
+
+
+def test_an_objective_of_no_known_kind_is_refused():
+    with pytest.raises(TypeError, match=r"must be a Laplace, Map, Augerino or Elbo; got Objective"):
+        sb.fit(nn.Linear(4, 1), regression(), likelihood=sb.Gaussian(), objective=Objective(), progress=False)
+
+
+def test_weights_that_diverge_are_refused():
+    x, y = regression()
+    with pytest.raises(sb.NotFiniteError, match="must be finite"):
+        sb.fit(nn.Linear(4, 1), (x, y * 1e30), likelihood=sb.Gaussian(), objective=sb.Elbo(), epochs=3, progress=False)
