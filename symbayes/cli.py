@@ -37,6 +37,8 @@ _HELP = "Learn the symmetries of neural networks from training data."
 app = typer.Typer(help=_HELP, no_args_is_help=True, add_completion=False)
 console = Console()
 T = TypeVar("T")
+#: Test data on which `fit` looks at calibration: linearised predictions of large networks take a while.
+_CALIBRATED = 200
 #: The studies that can be demonstrated: how to make one, its settings, and how long it takes.
 _DEMOS: dict[str, tuple[Callable[[Any], Study], Callable[..., Any], str]] = {
     "quadrant": (quadrant.study, quadrant.Settings, "About five minutes"),
@@ -128,7 +130,9 @@ def fit(
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluate(loaded.test).items())
     per_datum = result.log_evidence / result.num_data
     console.print(f"test: {metrics}; log evidence {per_datum:.4f} per datum ({result.evidence.estimator})", highlight=False)
-    result.save(out)
+    calibration = result.calibration((loaded.test[0][:_CALIBRATED], loaded.test[1][:_CALIBRATED]))
+    console.print(calibration)
+    result.save(out, calibration)
     console.print(f"Saved to {out}", highlight=False)
 
 

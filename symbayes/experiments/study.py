@@ -97,11 +97,11 @@ def run_problem(
     generator: Generator,
     each_epoch: EachEpoch,
     *,
-    calibrated: bool = False,
+    calibrated_on: Data | None = None,
 ) -> Outcome:
-    """Train what a cell asks for, and evaluate it; and, if so, say whether its predictive distribution is calibrated."""
+    """Train what a cell asks for, and evaluate it; and say whether its predictive distribution is calibrated, on some data."""
     result = learn(problem, objective, schedule, generator=generator, each_epoch=each_epoch)
-    summary = result.summary(result.calibration(test) if calibrated else None)
+    summary = result.summary(None if calibrated_on is None else result.calibration(calibrated_on, samples=32))
     return Outcome(cell, result.evaluate(test), summary, [asdict(record) for record in result.history])
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 Vectors = Float[Tensor, "*batch p"]
+Matrices = Float[Tensor, "*batch block d_out d_in"]
 
 
 class Spread(ABC):
@@ -95,10 +96,10 @@ class MatrixSpread(Spread):
     right: Float[Tensor, "block d_in d_in"]
 
     def root(self, noise: Vectors) -> Vectors:
-        return (self.left @ self._matrices(noise) @ self.right.mT).flatten(-3)
+        return product(self.left, self._matrices(noise), self.right.mT).flatten(-3)
 
     def root_transposed(self, vectors: Vectors) -> Vectors:
-        return (self.left.mT @ self._matrices(vectors) @ self.right).flatten(-3)
+        return product(self.left.mT, self._matrices(vectors), self.right).flatten(-3)
 
     def whitened(self, offsets: Vectors) -> Vectors:
         # All of a batch side by side, [block, d_out, batch · d_in]: torch would copy the factors for each of them.
@@ -115,7 +116,7 @@ class MatrixSpread(Spread):
         rows, columns = (factor.square().sum(2) for factor in (self.left, self.right))
         return (rows[:, :, None] * columns[:, None, :]).flatten()
 
-    def _matrices(self, vectors: Vectors) -> Float[Tensor, "*batch block d_out d_in"]:
+    def _matrices(self, vectors: Vectors) -> Matrices:
         return vectors.unflatten(-1, self._shape)
 
     @property
@@ -138,7 +139,7 @@ class EigenSpread(Spread):
     deviation: Float[Tensor, "block d_out d_in"]
 
     def root(self, noise: Vectors) -> Vectors:
-        return (self.left @ (self.deviation * self._matrices(noise)) @ self.right.mT).flatten(-3)
+        return product(self.left, self.deviation * self._matrices(noise), self.right.mT).flatten(-3)
 
     def root_transposed(self, vectors: Vectors) -> Vectors:
         return (self.deviation * self._turned(vectors)).flatten(-3)
@@ -152,8 +153,15 @@ class EigenSpread(Spread):
     def variances(self) -> Float[Tensor, " p"]:
         return (self.left.square() @ self.deviation.square() @ self.right.square().mT).flatten()
 
-    def _turned(self, vectors: Vectors) -> Float[Tensor, "*batch block d_out d_in"]:
-        return self.left.mT @ self._matrices(vectors) @ self.right
+    def _turned(self, vectors: Vectors) -> Matrices:
+        return product(self.left.mT, self._matrices(vectors), self.right)
 
-    def _matrices(self, vectors: Vectors) -> Float[Tensor, "*batch block d_out d_in"]:
+    def _matrices(self, vectors: Vectors) -> Matrices:
         return vectors.unflatten(-1, self.deviation.shape)
+
+
+def product(left: Float[Tensor, "some d d_out"], middle: Matrices, right: Float[Tensor, "others d_in e"]) -> Tensor:
+    """left @ middle @ right for every block of a batch; `@` alone would copy the outer ones for each entry of the batch."""
+    blocks = middle.shape[-3]
+    rows = torch.einsum("bpo,...boi->...bpi", left.expand(blocks, -1, -1), middle)
+    return torch.einsum("...bpi,bij->...bpj", rows, right.expand(blocks, -1, -1))
