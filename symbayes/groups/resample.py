@@ -1,4 +1,4 @@
-"""How an affine map acts on images: bilinear resampling written out, as a matrix or applied, with derivatives of every order."""
+"""How an affine map acts on images: bilinear resampling written out, as a matrix or applied, with all its derivatives."""
 
 from itertools import product
 
@@ -25,7 +25,9 @@ def resampling(group: Images, coefficients: Float[Tensor, "s k"], shape: tuple[i
     return (hats[1][..., :, None] * hats[0][..., None, :]).flatten(2)
 
 
-def resampled(group: Images, coefficients: Float[Tensor, "s k"], images: Float[Tensor, "o c h w"]) -> Float[Tensor, "s o c h w"]:
+def resampled(
+    group: Images, coefficients: Float[Tensor, "s k"], images: Float[Tensor, "o c h w"]
+) -> Float[Tensor, "s o c h w"]:
     """Images under s maps: what `resampling` gives times images, by the four pixels around each place.
 
     It costs four products for every number, where the matrices cost h·w; so it is the way to move many images. Derivatives are
