@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from symbayes.experiments.filter_vi import LARGEST, LISTS, METHODS, group, keep, key, rows, run
+from symbayes.experiments.filter_vi import LARGEST, LISTS, group, keep, key, rows, run
 from symbayes.experiments.rows import Figures, Paper
 from symbayes.invariance.extents import Extents
 from symbayes.report.filter_vi import picture
@@ -29,38 +29,39 @@ def versions(figures: Figures) -> list[list[list[list[float]]]]:
 
 
 def chosen(found: Sequence[Figures]) -> list[Figures]:
-    """Of the starts of a run, the one of highest bound; by maximum likelihood, of lowest loss."""
+    """Of the starts of every run by the bound, the one where it is highest."""
     best: dict[tuple[Any, ...], Figures] = {}
     for row in found:
-        place = key(row)[:-2] + key(row)[-1:]
-        if place not in best or _merit(row) > _merit(best[place]):
-            best[place] = row
+        if row["method"] == "elbo":
+            place = (row["task"], row["version"], row["size"], row["seed"])
+            if place not in best or row["bound"] > best[place]["bound"]:
+                best[place] = row
     return list(best.values())
 
 
-def _merit(row: Figures) -> float:
-    return float(row["bound"]) if row["method"] == "elbo" else -float(row["loss"])
-
-
 def markdown(found: Sequence[Figures]) -> str:
-    """The rows as a table: a line for each data set, of the starts that count, over seeds."""
-    places: dict[tuple[str, str, int], dict[str, list[Figures]]] = {}
+    """The rows as a table, a line for each data set and number of images; figures of several seeds are side by side.
+
+    By the bound, of the start that counts, which is named; by maximum likelihood, of every start.
+    """
+    places: dict[tuple[str, str, int], list[Figures]] = {}
     for row in chosen(found):
-        places.setdefault((row["task"], row["version"], row["size"]), {}).setdefault(row["method"], []).append(row)
-    lines = [
-        "| data | images | bound: turns | shifts | scales | log evidence ≥ | test accuracy (plug-in) "
-        "| likelihood: extents | test accuracy |",
-        "|---" * 9 + "|",
-    ]
-    for (task, version, size), by_method in places.items():
-        bound, likelihood = (by_method.get(method, []) for method in METHODS)
-        cells = [" / ".join(f"{run['extents'][name]:.{digits}f} {unit}" for run in bound) for name, digits, unit in _UNITS]
-        cells.append(" / ".join(f"{run['bound']:.2f}" for run in bound))
-        cells.append(f"{_percent(bound, 'accuracy')} ({_percent(bound, 'plug_in_accuracy')})" if bound else "")
-        cells.append(" / ".join(words(run["extents"]) for run in likelihood))
-        cells.append(_percent(likelihood, "accuracy"))
+        places.setdefault((row["task"], row["version"], row["size"]), []).append(row)
+    heading = ["data", "images", "start", "turns", "shifts", "scales", "log evidence ≥", "test accuracy (plug-in)"]
+    lines = ["| " + " | ".join([*heading, "by maximum likelihood"]) + " |", "|---" * 9 + "|"]
+    for (task, version, size), runs in places.items():
+        cells = [" / ".join(dict.fromkeys(run["start"] for run in runs))]
+        cells += [" / ".join(f"{run['extents'][name]:.{digits}f} {unit}" for run in runs) for name, digits, unit in _UNITS]
+        cells.append(" / ".join(f"{run['bound']:.2f}" for run in runs))
+        cells.append(f"{_percent(runs, 'accuracy')} ({_percent(runs, 'plug_in_accuracy')})")
+        place = {"task": task, "version": version, "size": size, "method": "likelihood"}
+        cells.append("; ".join(_fitted(row) for row in found if place.items() <= row.items()))
         lines.append(f"| {task}, {version.replace('_', ' ')} | {size:,} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _fitted(row: Figures) -> str:
+    return f"{row['start']}: {words(row['extents'])}, {_percent([row], 'accuracy')}"
 
 
 def words(extents: Mapping[str, float]) -> str:
@@ -75,16 +76,20 @@ def _percent(runs: Sequence[Figures], what: str) -> str:
 
 
 def drawn_rows(found: Sequence[Figures], task: str) -> list[Figures]:
-    """What the picture of a task needs: of its largest data and first seed, a row for each version."""
-    rows = [row for row in chosen(found) if row["task"] == task]
-    size = max(row["size"] for row in rows)
-    seed = min(row["seed"] for row in rows if row["size"] == size)
-    by_method = {(r["version"], r["method"]): r for r in rows if (r["size"], r["seed"]) == (size, seed)}
-    return [
-        {**row, "data": version.replace("_", " "), "maps": versions(row), "likelihood": by_method.get((version, "likelihood"))}
-        for (version, method), row in by_method.items()
-        if method == "elbo"
-    ]
+    """What the picture of a task needs, for each version: of the largest data and the first seed there is.
+
+    Beside the run by the bound stands that by maximum likelihood, from small extents, if there is one.
+    """
+    best: dict[str, Figures] = {}
+    for row in sorted((row for row in chosen(found) if row["task"] == task), key=lambda row: (-row["size"], row["seed"])):
+        best.setdefault(row["version"], row)
+    drawn = []
+    for version in sorted(best, key=lambda version: key(best[version])[1]):
+        row = best[version]
+        same = {**{name: row[name] for name in ("task", "version", "size", "seed")}, "method": "likelihood", "start": "small"}
+        fitted = next((other for other in found if same.items() <= other.items()), None)
+        drawn.append({**row, "data": version.replace("_", " "), "maps": versions(row), "likelihood": fitted})
+    return drawn
 
 
 def write(path: Path, found: Sequence[Figures]) -> list[Path]:

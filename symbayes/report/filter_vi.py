@@ -19,7 +19,7 @@ def picture(rows: Sequence[Numbers]) -> str:
 
     Args:
         rows: Each with `data`, `size`, `extents`, `bound`, `accuracy`, `plug_in_accuracy`, `maps` (versions of filters) and
-            `likelihood`: the same run by maximum likelihood, or None.
+            `likelihood`: figures by maximum likelihood, or None.
     """
     step = _SIDE * max(len(row["maps"]) for row in rows) + _GAP
     end = _TOP + step * len(rows)
@@ -54,7 +54,7 @@ def _lines(row: Numbers) -> list[tuple[str, str]]:
     ]
     fitted = row["likelihood"]
     if fitted is not None:
-        lines.append(("By maximum likelihood:", FAINT))
+        lines.append(("By maximum likelihood, from small extents:", FAINT))
         lines.append((_words(fitted["extents"]), FAINT))
         lines.append((f"test accuracy {_percent(fitted['accuracy'])} %", FAINT))
     return lines
