@@ -97,7 +97,7 @@ class Posterior:
             start += members.size
         return self.placed(noise)
 
-    def placed(self, noise: list[Float[Tensor, "count p"]]) -> dict[str, Tensor]:
+    def placed(self, noise: list[Float[Tensor, "count _"]]) -> dict[str, Tensor]:
         """mean + L ε, for noise of every part."""
         count = len(noise[0]) if noise else 1
         found = {name: value.expand(count, *value.shape) for name, value in self.mean.items()}
@@ -143,7 +143,7 @@ class Posterior:
         )
         return Posterior({name: value.detach().clone() for name, value in self.mean.items()}, parts, self.kind)
 
-    def _noise(self, count: int, generator: Generator | None) -> list[Float[Tensor, "count p"]]:
+    def _noise(self, count: int, generator: Generator | None) -> list[Float[Tensor, "count _"]]:
         noise = []
         for members, _ in self.parts:
             like = next(self.mean[name] for name in members.shapes)
