@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from symbayes.experiments.filter_vi import LARGEST, LISTS, group, keep, key, rows, run
+from symbayes.data.transform import Spread
+from symbayes.experiments.filter_vi import LARGEST, LISTS, VERSIONS, group, keep, key, rows, run
 from symbayes.experiments.rows import Figures, Paper
 from symbayes.invariance.extents import Extents
 from symbayes.report.filter_vi import picture
@@ -56,7 +57,7 @@ def markdown(found: Sequence[Figures]) -> str:
         cells.append(f"{_percent(runs, 'accuracy')} ({_percent(runs, 'plug_in_accuracy')})")
         place = {"task": task, "version": version, "size": size, "method": "likelihood"}
         cells.append("; ".join(_fitted(row) for row in found if place.items() <= row.items()))
-        lines.append(f"| {task}, {version.replace('_', ' ')} | {size:,} | {' | '.join(cells)} |")
+        lines.append(f"| {task}, {done(task, version)} | {size:,} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -75,6 +76,12 @@ def _percent(runs: Sequence[Figures], what: str) -> str:
     return f"{mean(values):.1f}{spread} %" if values else ""
 
 
+def done(task: str, version: str) -> str:
+    """What is done to the images of a version, in words."""
+    bounds = {"rotation": 0.0, "translation": 0.0, "scale": 1.0, **VERSIONS[task][version]}
+    return " and ".join(Spread(**bounds).words) or "as they are"
+
+
 def drawn_rows(found: Sequence[Figures], task: str) -> list[Figures]:
     """What the picture of a task needs, for each version: of the largest data and the first seed there is.
 
@@ -88,7 +95,7 @@ def drawn_rows(found: Sequence[Figures], task: str) -> list[Figures]:
         row = best[version]
         same = {**{name: row[name] for name in ("task", "version", "size", "seed")}, "method": "likelihood", "start": "small"}
         fitted = next((other for other in found if same.items() <= other.items()), None)
-        drawn.append({**row, "data": version.replace("_", " "), "maps": versions(row), "likelihood": fitted})
+        drawn.append({**row, "data": done(task, version), "maps": versions(row), "likelihood": fitted})
     return drawn
 
 

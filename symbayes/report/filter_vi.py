@@ -10,7 +10,7 @@ from symbayes.report.svg import FAINT, Card, diverging, largest
 
 Numbers = Mapping[str, Any]
 
-_WIDTH, _LEFT, _MAPS, _TOP, _SIDE, _GAP = 860, 24, 330, 96, 52, 20
+_WIDTH, _LEFT, _MAPS, _TOP, _SIDE, _GAP = 860, 24, 320, 96, 58, 17
 _KINDS = (("rotation", "turns {}°", 0), ("translation", "shifts {} px", 1), ("scale", "scales {} %", 0))
 
 
@@ -29,11 +29,11 @@ def picture(rows: Sequence[Numbers]) -> str:
         "Filters, learned together with how far they are turned, shifted and scaled",
         f"One model on {len(rows)} data sets of {rows[0]['size']:,} digits; all by the gradient of the evidence lower bound",
     )
-    card.text(_MAPS, 84, "filters (posterior means), each in versions from one end to the other", size=12, colour=FAINT)
-    card.scale(_WIDTH - _LEFT, 34)
+    card.text(_MAPS, 84, "filters (posterior means) in versions from one end to the other", size=12, colour=FAINT)
+    card.scale(_WIDTH - _LEFT, 84)
     for index, row in enumerate(rows):
         top = _TOP + step * index
-        card.text(_LEFT, top + 14, f"Digits, {row['data']}", bold=True)
+        card.text(_LEFT, top + 14, f"Digits {row['data']}", bold=True)
         for line, (text, colour) in enumerate(_lines(row)):
             card.text(_LEFT, top + 36 + 18 * line, text, size=12, colour=colour)
         for place, versions in enumerate(row["maps"]):

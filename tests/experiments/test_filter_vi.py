@@ -101,7 +101,7 @@ def test_the_start_of_highest_bound_counts_for_every_seed():
     rows.append(figures(None, "small", method="likelihood", rotation=0.0))
     assert chosen(rows) == [rows[1], rows[3]]
     line = markdown(rows).splitlines()[2]
-    assert line.startswith("| mnist, rotated 180 | 5,000 | turned / small | 170 ° / 170 ° | 0.0 px / 0.0 px |")
+    assert line.startswith("| mnist, rotated by up to 180° | 5,000 | turned / small | 170 ° / 170 ° | 0.0 px / 0.0 px |")
     assert line.endswith("| -1.00 / -3.00 | 50.0 ± 0.0 % (25.0 ± 0.0 %) | small: 0 °, 0.0 px, 1 %, 50.0 % |")
 
 
@@ -118,14 +118,14 @@ def test_the_picture_has_a_row_for_each_version_and_stays_inside(tmp_path):
     rows = [figures(-1.0, "small", version) for version in ("plain", "rotated_180")]
     rows.append(figures(None, "small", "plain", "likelihood"))
     assert [(row["data"], row["likelihood"] is None) for row in drawn_rows(rows, "mnist")] == [
-        ("plain", False),
-        ("rotated 180", True),
+        ("as they are", False),
+        ("rotated by up to 180°", True),
     ]
     written = PAPER.write(tmp_path / "rows.json", rows)
     assert [file.name for file in written] == ["rows.md", "rows_mnist.svg"]
     card = ElementTree.fromstring(written[1].read_text(encoding="utf-8"))
     words = [text.text for text in card.iter(f"{SVG}text")]
-    assert "Digits, plain" in words
+    assert "Digits as they are" in words
     assert words.count("By maximum likelihood, from small extents:") == 1
     assert len(list(card.iter(f"{SVG}image"))) == 2 * 2 * 7
     for box in [*card.iter(f"{SVG}rect"), *card.iter(f"{SVG}image")]:
