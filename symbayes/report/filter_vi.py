@@ -29,7 +29,7 @@ def picture(rows: Sequence[Numbers]) -> str:
         "Filters, learned together with how far they are turned, shifted and scaled",
         f"One model on {len(rows)} data sets of {rows[0]['size']:,} digits; all by the gradient of the evidence lower bound",
     )
-    card.text(_MAPS, 84, "filters (posterior means) in versions from one end to the other", size=12, colour=FAINT)
+    card.text(_MAPS, 84, "filters (posterior means) from one end to the other", size=12, colour=FAINT)
     card.scale(_WIDTH - _LEFT, 84)
     for index, row in enumerate(rows):
         top = _TOP + step * index
