@@ -24,8 +24,10 @@ from symbayes.experiments import invariance as invariance_study
 from symbayes.experiments import lila, quadrant
 from symbayes.experiments import sequences as sequence_study
 from symbayes.experiments import sets as set_study
+from symbayes.experiments.filter_table import PAPER as FILTERS
 from symbayes.experiments.gallery import run as draw_gallery
 from symbayes.experiments.illustrations import run as draw_illustrations
+from symbayes.experiments.rows import Options
 from symbayes.experiments.study import Progress, Study, page_runs, run_study
 from symbayes.models.allconv import allconv
 from symbayes.report.comparison import comparison_page
@@ -48,6 +50,8 @@ _DEMOS: dict[str, tuple[Callable[[Any], Study], Callable[..., Any], str]] = {
     "elbo": (inference_study.study, inference_study.Settings, "About four minutes"),
     "invariance": (invariance_study.study, invariance_study.Settings, "About eight minutes"),
 }
+#: What `reproduce` knows.
+_PAPERS = {"lila": lila.PAPER, "filters": FILTERS}
 
 
 @app.command()
@@ -184,47 +188,58 @@ def gallery(out: Annotated[Path, typer.Option(help="Folder for the pictures.")] 
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(help="lila: invariances of MNIST and CIFAR-10, learned against none and Augerino.")],
-    task: Annotated[str, typer.Option(help="mnist or cifar10.")],
-    data: Annotated[Path, typer.Option(help="Folder that holds the files of the task.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="lila: invariances of networks, against none and Augerino. filters: of weights, by a variational bound."
+        ),
+    ],
+    task: Annotated[str, typer.Option(help="mnist or cifar10; for filters mnist or upright-digits.")],
     out: Annotated[Path, typer.Option(help="File of results; rows of other runs in it are kept.")],
-    versions: Annotated[str, typer.Option(help="How images are transformed; with commas.")] = ",".join(lila.VERSIONS),
-    sizes: Annotated[str, typer.Option(help="Numbers of training images; with commas.")] = "312,1250,5000",
-    methods: Annotated[str, typer.Option(help="With commas.")] = ",".join(lila.METHODS),
-    seeds: Annotated[str, typer.Option(help="With commas.")] = "0",
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data; more for fewer data when not given.", min=1)] = None,
-    samples: Annotated[int, typer.Option(help="Transformations of each image.", min=1)] = 16,
+    data: Annotated[Path | None, typer.Option(help="Folder that holds the files of the task.")] = None,
+    versions: Annotated[str | None, typer.Option(help="How images are transformed; with commas.")] = None,
+    sizes: Annotated[str | None, typer.Option(help="Numbers of training images; with commas.")] = None,
+    methods: Annotated[str | None, typer.Option(help="With commas.")] = None,
+    starts: Annotated[str | None, typer.Option(help="First extents, of filters; with commas.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="With commas.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data, if not as usual.", min=1)] = None,
+    samples: Annotated[int | None, typer.Option(help="Transformations, if not as usual.", min=1)] = None,
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     commit: Annotated[str, typer.Option(help="Of this code, to be kept with the results.")] = "",
 ) -> None:
     """Run an experiment of the papers on real data, and keep its figures with the command that made them."""
-    if what != "lila":
-        raise typer.BadParameter(f"There is 'lila' to reproduce, got {what!r}.")
-    settings = lila.Settings(samples, epochs, device=device)
+    if what not in _PAPERS:
+        raise typer.BadParameter(f"There are {' and '.join(map(repr, _PAPERS))} to reproduce, got {what!r}.")
+    paper = _PAPERS[what]
+    given = {"versions": versions, "sizes": sizes, "methods": methods, "starts": starts, "seeds": seeds}
+    strange = [name for name, value in given.items() if value is not None and name not in paper.lists]
+    if strange:
+        raise typer.BadParameter(f"{what} has no {' or '.join(strange)}, only {', '.join(paper.lists)}.")
+    lists = {name: given[name] or usual for name, usual in paper.lists.items()}
     try:
-        numbers = [[int(part) for part in parts.split(",")] for parts in (sizes, seeds)]
-        todo = list(lila.rows(task, versions.split(","), numbers[0], methods.split(","), numbers[1]))
+        todo = list(paper.rows(task, {name: value.split(",") for name, value in lists.items()}))
         whole = load(task, data)
     except (ValueError, KeyError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
-    if max(numbers[0]) > len(whole.train[0]):
-        raise typer.BadParameter(f"--sizes must be at most {len(whole.train[0])}, the training images of {task}; got {sizes}.")
-    command = (
-        f"symbayes reproduce lila --task {task} --sizes {sizes} --versions {versions} --methods {methods} --seeds {seeds} "
-        f"--samples {samples} --device {device}" + (f" --epochs {epochs}" if epochs else "")
+    if max(row.size for row in todo) > len(whole.train[0]):
+        raise typer.BadParameter(
+            f"--sizes must be at most {len(whole.train[0])}, the training images of {task}; got {lists['sizes']}."
+        )
+    words = {"task": task, **lists, "samples": samples, "device": device, "epochs": epochs}
+    command = f"symbayes reproduce {what} " + " ".join(
+        f"--{name} {value}" for name, value in words.items() if value is not None
     )
     machine = torch.cuda.get_device_name() if device.startswith("cuda") else device
     for index, row in enumerate(todo, start=1):
-        found = lila.run_row(row, whole, settings)
-        lila.keep(out, {**found, "command": command, "commit": commit, "machine": machine, "torch": torch.__version__})
+        found = paper.run(row, whole, Options(samples, epochs, device))
+        rows = paper.keep(out, {**found, "command": command, "commit": commit, "machine": machine, "torch": torch.__version__})
         learned = ", ".join(f"{name} {value:.3g}" for name, value in found["extents"].items())
         console.print(
-            f"{index}/{len(todo)} {row.version}, {row.size} images, {row.method}, seed {row.seed}: "
-            f"{100 * found['accuracy']:.2f} %, log evidence {found['log_evidence']:.3f}, {found['seconds']:.0f} s {learned}",
+            f"{index}/{len(todo)} {', '.join(str(value) for value in vars(row).values())}: "
+            f"{100 * found['accuracy']:.2f} %, {found['seconds']:.0f} s {learned}",
             highlight=False,
         )
-    out.with_suffix(".md").write_text(lila.markdown(json.loads(out.read_text())), encoding="utf-8")
-    console.print(f"{out} and {out.with_suffix('.md')}", highlight=False)
+    console.print(", ".join(str(file) for file in [out, *paper.write(out, rows)]), highlight=False)
 
 
 def _with_progress(work: Callable[[Progress], list[T]]) -> list[T]:

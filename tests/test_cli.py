@@ -62,7 +62,10 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
         (("report", "nowhere"), "must hold result.json"),
         (("demo", "--groups", "--sets"), "--groups and --sets are different demos: give one of them"),
         (("demo", "--images", "300"), "--images is an option of --invariance"),
-        (("reproduce", "table9", "--task", "mnist", "--data", "x", "--out", "y"), "There is 'lila' to reproduce, got 'table9'"),
+        (
+            ("reproduce", "table9", "--task", "mnist", "--data", "x", "--out", "y"),
+            "There are 'lila' and 'filters' to reproduce, got 'table9'",
+        ),
         (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, map"),
         ((*LILA, "mnist"), "MNIST needs the file"),
         ((*LILA, "upright-digits", "--sizes", "many"), "invalid literal for int() with base 10: 'many'"),

@@ -4,8 +4,7 @@ Learned by the evidence, against none and against Augerino's regulariser, on sub
 set. Rows are kept in a JSON file with the command, seed and commit that made them; the table is written from that file.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -18,6 +17,7 @@ from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.task import Task
 from symbayes.evidence.objective import Augerino, Laplace, Map, Objective
+from symbayes.experiments.rows import Figures, Options, Paper, check_names, kept
 from symbayes.groups.warp import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.models.lila import lenet, residual
@@ -78,10 +78,7 @@ def rows(
     Raises:
         ValueError: If a version or a method is not known.
     """
-    for known, asked, what in ((VERSIONS, versions, "versions"), (METHODS, methods, "methods")):
-        for name in asked:
-            if name not in known:
-                raise ValueError(f"{what} must be among {', '.join(known)}; got {name!r}.")
+    check_names(versions=(versions, list(VERSIONS)), methods=(methods, METHODS))
     return (Row(task, v, size, m, seed) for v in versions for size in sizes for m in methods for seed in seeds)
 
 
@@ -129,23 +126,9 @@ def objective(method: str) -> Objective:
             return Map(rule)
 
 
-def keep(path: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Add a row to the file, in place of an older one of the same run; all rows, in order.
-
-    Raises:
-        ValueError: If the file is there and is no list of rows.
-    """
-    known: list[dict[str, Any]] = []
-    if path.is_file():
-        try:
-            known = json.loads(path.read_text())
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} must hold the rows of earlier runs; it is damaged ({error}). Move it away.") from error
-    kept = [row for row in known if _key(row) != _key(found)]
-    ordered = sorted([*kept, found], key=_key)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("[\n" + ",\n".join(json.dumps(row) for row in ordered) + "\n]\n")
-    return ordered
+def keep(path: Path, found: Figures) -> list[Figures]:
+    """Add a row to the file, in place of an older one of the same run; all rows, in order."""
+    return kept(path, found, _key)
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -181,3 +164,27 @@ def _extents(runs: list[dict[str, Any]]) -> str:
 
 def _mean(runs: list[dict[str, Any]], what: str) -> float:
     return mean(run[what] for run in runs)
+
+
+def _rows(task: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    sizes, seeds = ([int(number) for number in lists[name]] for name in ("sizes", "seeds"))
+    return rows(task, lists["versions"], sizes, lists["methods"], seeds)
+
+
+def _run(row: Row, whole: Task, options: Options) -> Figures:
+    return run_row(row, whole, Settings(options.samples or Settings.samples, options.epochs, device=options.device))
+
+
+def _write(path: Path, found: Sequence[Figures]) -> list[Path]:
+    table = path.with_suffix(".md")
+    table.write_text(markdown(found), encoding="utf-8")
+    return [table]
+
+
+PAPER = Paper(
+    {"versions": ",".join(VERSIONS), "sizes": "312,1250,5000", "methods": ",".join(METHODS), "seeds": "0"},
+    _rows,
+    _run,
+    keep,
+    _write,
+)

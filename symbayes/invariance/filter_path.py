@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.groups.lie import LieGroup
-from symbayes.groups.resample import resampling
+from symbayes.groups.resample import resampled, resampling
 from symbayes.groups.warp import Images
 from symbayes.invariance.extents import Extents, check_samples
 from symbayes.layers.path import Path
@@ -81,13 +81,11 @@ class FilterPath(Path):
 
     def operators(self) -> Float[Tensor, "s q p"]:
         """T_s as matrices over pixels, differentiable in the extents."""
-        coefficients = self.orbit.coefficients(self.draws().to(self.weight))
-        return resampling(self._images, coefficients, (self.in_shape[1], self.in_shape[2]))
+        return resampling(self._images, self._coefficients(), (self.in_shape[1], self.in_shape[2]))
 
     def moved(self) -> Float[Tensor, "s d_out c h w"]:
         """Every filter under every transformation: the filter bank."""
-        moved = torch.einsum("sqp,ocp->socq", self.operators(), self.weight.flatten(2))
-        return moved.unflatten(3, self.in_shape[1:])
+        return resampled(self._images, self._coefficients(), self.weight)
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "n s d_out"]:
         outputs = self.products(inputs, self.moved())
@@ -112,6 +110,9 @@ class FilterPath(Path):
 
     def bias_rows(self) -> Float[Tensor, "1 d_out"] | None:
         return None if self.bias is None else self.bias[None]
+
+    def _coefficients(self) -> Float[Tensor, "s k"]:
+        return self.orbit.coefficients(self.draws().to(self.weight))
 
     def extra_repr(self) -> str:
         return f"{', '.join(map(str, self.in_shape))} -> {self.copies} × {len(self.weight)}"
