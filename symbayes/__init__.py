@@ -10,7 +10,7 @@ from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.subsets import Subsets
 from symbayes.data.load import load
 from symbayes.data.task import Task
-from symbayes.errors import NotFiniteError
+from symbayes.errors import NoPosteriorError, NotFiniteError
 from symbayes.evidence.elbo import Elbo
 from symbayes.evidence.exact import exact_evidence
 from symbayes.evidence.gradient import evidence_gradient
@@ -36,7 +36,14 @@ from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
 from symbayes.models.allconv import allconv
 from symbayes.models.lila import lenet, mlp, residual, small_cnn
+from symbayes.posterior.calibration import Calibration
 from symbayes.posterior.families import FullCovariance, MatrixNormal, MeanField
+from symbayes.posterior.laplace import laplace_posterior
+from symbayes.posterior.permutations import HiddenUnits
+from symbayes.posterior.posterior import Posterior
+from symbayes.posterior.prediction import Prediction
+from symbayes.posterior.predictive import predict
+from symbayes.posterior.units import hidden_units
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from symbayes.training.fit import fit
 from symbayes.training.result import Result, load_result
@@ -47,6 +54,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Augerino",
     "Bernoulli",
+    "Calibration",
     "Categorical",
     "ConvPath",
     "DensePath",
@@ -63,6 +71,7 @@ __all__ = [
     "Ggn",
     "GroupConvPath",
     "GroupPool",
+    "HiddenUnits",
     "Kernel",
     "Kfac",
     "Lanczos",
@@ -72,12 +81,15 @@ __all__ = [
     "MatrixNormal",
     "MeanField",
     "MonteCarloFisher",
+    "NoPosteriorError",
     "NotFiniteError",
     "OrbitAverage",
     "OrbitPath",
     "Path",
     "PathwisePrior",
     "Permutations",
+    "Posterior",
+    "Prediction",
     "RelaxedLayer",
     "Result",
     "ScalarPrior",
@@ -105,7 +117,9 @@ __all__ = [
     "fit",
     "flips",
     "from_table",
+    "hidden_units",
     "laplace_evidence",
+    "laplace_posterior",
     "lenet",
     "load",
     "load_result",
@@ -113,6 +127,7 @@ __all__ = [
     "p4",
     "p4m",
     "pairs",
+    "predict",
     "residual",
     "small_cnn",
     "symmetric",

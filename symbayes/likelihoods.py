@@ -14,6 +14,8 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 Outputs = Float[Tensor, "n c"]
+#: For several draws of the weights, or the like.
+ManyOutputs = Float[Tensor, "*batch c"]
 Columns = Float[Tensor, "k v n c"]
 
 
@@ -51,6 +53,14 @@ class Likelihood(nn.Module, ABC):
     @abstractmethod
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
         """What a person wants to know of a prediction, by name, for each datum."""
+
+    @abstractmethod
+    def moments(self, outputs: ManyOutputs) -> tuple[ManyOutputs, ManyOutputs]:
+        """E[y | f] and Var[y | f] by output; a class counts as the indicators of all classes."""
+
+    @abstractmethod
+    def link(self, mean: ManyOutputs) -> ManyOutputs:
+        """Outputs f with this E[y | f]: the inverse of the first of the moments."""
 
     def scales(self) -> Float[Tensor, " k"]:
         """What each part of the columns' outer product is multiplied by."""
@@ -119,6 +129,13 @@ class Categorical(Likelihood):
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
         return {"accuracy": (outputs.argmax(1) == targets).to(outputs.dtype)}
 
+    def moments(self, outputs: ManyOutputs) -> tuple[ManyOutputs, ManyOutputs]:
+        p = outputs.softmax(-1)
+        return p, p * (1 - p)
+
+    def link(self, mean: ManyOutputs) -> ManyOutputs:
+        return mean.log()
+
 
 class Bernoulli(Likelihood):
     """c independent labels, each there or not; outputs are logits, targets [n, c] of zeros and ones."""
@@ -153,6 +170,13 @@ class Bernoulli(Likelihood):
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
         return {"accuracy": ((outputs > 0) == (targets > 0.5)).to(outputs.dtype).mean(1)}
+
+    def moments(self, outputs: ManyOutputs) -> tuple[ManyOutputs, ManyOutputs]:
+        p = outputs.sigmoid()
+        return p, p * (1 - p)
+
+    def link(self, mean: ManyOutputs) -> ManyOutputs:
+        return mean.logit()
 
 
 class Gaussian(Likelihood):
@@ -234,6 +258,12 @@ class Gaussian(Likelihood):
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
         return {"squared error": (outputs - targets).square().mean(1)}
+
+    def moments(self, outputs: ManyOutputs) -> tuple[ManyOutputs, ManyOutputs]:
+        return outputs, self.noise().to(outputs).square().expand_as(outputs)
+
+    def link(self, mean: ManyOutputs) -> ManyOutputs:
+        return mean
 
 
 def _bernoulli_root(outputs: Outputs) -> Outputs:

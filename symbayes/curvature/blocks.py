@@ -146,7 +146,7 @@ class EigenBlock(Block):
             U_A, U_G, values = U_G, U_A, values.transpose(1, 2)
         blocks = []
         for u_g, u_a, value in zip(U_G, U_A, values, strict=True):
-            U = torch.kron(u_g, u_a)
+            U = torch.kron(u_g.contiguous(), u_a.contiguous())
             blocks.append(U * value.flatten() @ U.T)
         return torch.block_diag(*blocks)
 

@@ -3,7 +3,7 @@
 Dense, so for small models only. Nothing here knows rows or layers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -127,10 +127,18 @@ def _spread(H: Float[Tensor, "p p"], sizes: dict[str, int], precisions: Precisio
 
 
 def jacobians(
-    model: nn.Module, names: list[str], inputs: Tensor, *, differentiable: bool
+    model: nn.Module,
+    names: list[str],
+    inputs: Tensor,
+    *,
+    differentiable: bool,
+    at: Mapping[str, Tensor] | None = None,
 ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c p"]]:
-    """Outputs, and their Jacobians with respect to the named tensors, side by side, datum by datum."""
-    tensors = held(model, differentiable)
+    """Outputs, and their Jacobians with respect to the named tensors, side by side, datum by datum.
+
+    At the weights of the model, or `at` others.
+    """
+    tensors = {**held(model, differentiable), **(at or {})}
     chosen = {name: tensors.pop(name) for name in names}
 
     def of_one(weights: dict[str, Tensor], datum: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,4 +146,4 @@ def jacobians(
         return outputs, outputs
 
     J, outputs = vmap(jacrev(of_one, has_aux=True), in_dims=(None, 0))(chosen, inputs)
-    return outputs, torch.cat([J[name].flatten(2) for name in names], dim=2)
+    return outputs, torch.cat([J[name].reshape(*outputs.shape, -1) for name in names], dim=2)

@@ -20,7 +20,9 @@ from symbayes.layers.structure import weight_tensors
 from symbayes.likelihoods import Likelihood
 from symbayes.posterior.families import Family, MatrixNormal, Variational
 from symbayes.posterior.functional import outputs_under, sampled_outputs
+from symbayes.posterior.permutations import HiddenUnits, mutual_information
 from symbayes.posterior.posterior import Posterior
+from symbayes.posterior.units import hidden_units
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
 
 DRAWS = ("random", "antithetic", "cubature")
@@ -44,6 +46,9 @@ class Elbo(Objective):
             those of the prior, which a user may learn by gradient.
         noise: How a noise that is learned is: in "closed form" after every epoch, the mean squared error under the posterior;
             or by "gradient".
+        permutations: How many random permutations of hidden units the volume is corrected with (`posterior/permutations.py`);
+            none when 0.
+        units: The hidden units that may change places; found in the model when None.
         warm_up: Share of the epochs over which the divergence is let into the gradient, in equal factors from a thousandth on.
             Extents and other hyperparameters rest until then. At full weight from the start, weights that do not fit anything
             yet are given up: the bound has a maximum where the network is off. Evidence is always reported in full.
@@ -61,6 +66,8 @@ class Elbo(Objective):
     local: bool = True
     collapsed: bool = True
     noise: str = "closed form"
+    permutations: int = 0
+    units: tuple[HiddenUnits, ...] | None = None
     warm_up: float = 0.5
     spread_rate: float = 10.0
     extent_rate: float = 0.02
@@ -72,8 +79,11 @@ class Elbo(Objective):
                 f"draws must be one of {', '.join(DRAWS)}, and noise one of {', '.join(NOISES)}; "
                 f"got {self.draws!r} and {self.noise!r}."
             )
-        if self.samples < 1 or self.final_samples < 1:
-            raise ValueError(f"samples and final_samples must be at least 1; got {self.samples} and {self.final_samples}.")
+        if self.samples < 1 or self.final_samples < 1 or self.permutations < 0:
+            raise ValueError(
+                "samples and final_samples must be at least 1, and permutations not negative; "
+                f"got {self.samples}, {self.final_samples} and {self.permutations}."
+            )
         if self.draws == "antithetic" and (self.samples % 2 or self.final_samples % 2):
             raise ValueError(
                 f"Antithetic draws come in pairs, so samples and final_samples must be even; got {self.samples} and "
@@ -133,12 +143,28 @@ class Elbo(Objective):
         return Evidence(
             fit,
             expected_log_prior(prior, moments, precisions, variational.deterministic),
-            posterior.entropy(),
+            posterior.entropy() + self._information(model, posterior, samples or self.samples, generator),
             effective(prior, posterior, precisions),
             {name: (tensor.layer, tensor.path) for name, tensor in weight_tensors(model).items()},
             num_data or n,
-            f"evidence lower bound ({posterior.kind}, {m} {'points' if self.draws == 'cubature' else 'draws'})",
+            self._estimator(posterior, m),
         )
+
+    def _estimator(self, posterior: Posterior, draws: int) -> str:
+        corrected = f", hidden units in {self.permutations + 1} orders" if self.permutations else ""
+        return (
+            f"evidence lower bound ({posterior.kind}, {draws} {'points' if self.draws == 'cubature' else 'draws'}{corrected})"
+        )
+
+    def _information(
+        self, model: nn.Module, posterior: Posterior, samples: int, generator: Generator | None
+    ) -> Float[Tensor, ""]:
+        """What the volume gains when hidden units need no order."""
+        if not self.permutations:
+            return torch.zeros(())
+        units = self.units if self.units is not None else hidden_units(model)
+        drawn = posterior.sample(samples, generator=generator)
+        return mutual_information(posterior, drawn, units, self.permutations, generator=generator)
 
     def _outputs(
         self,

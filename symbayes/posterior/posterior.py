@@ -1,7 +1,7 @@
 """The posterior of the weights, whoever found it: a normal distribution in independent parts, each over a few tensors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, pi, prod
 
 import torch
@@ -61,11 +61,14 @@ class Posterior:
         mean: By tensor.
         parts: What is uncertain; a tensor in none of them is known for sure.
         kind: How it was found, in words.
+        predicts: How it is meant to be used by `predict`: "sampled", or "linearised" where it is the posterior of the model
+            linearised at the mean, as Laplace's is.
     """
 
     mean: Weights
     parts: tuple[tuple[Members, Spread], ...]
     kind: str
+    predicts: str = "sampled"
 
     @property
     def size(self) -> int:
@@ -97,7 +100,7 @@ class Posterior:
             start += members.size
         return self.placed(noise)
 
-    def placed(self, noise: list[Float[Tensor, "count p"]]) -> dict[str, Tensor]:
+    def placed(self, noise: list[Float[Tensor, "count _"]]) -> dict[str, Tensor]:
         """mean + L ε, for noise of every part."""
         count = len(noise[0]) if noise else 1
         found = {name: value.expand(count, *value.shape) for name, value in self.mean.items()}
@@ -141,9 +144,9 @@ class Posterior:
             (members, type(spread)(**{name: value.detach().clone() for name, value in vars(spread).items()}))
             for members, spread in self.parts
         )
-        return Posterior({name: value.detach().clone() for name, value in self.mean.items()}, parts, self.kind)
+        return replace(self, mean={name: value.detach().clone() for name, value in self.mean.items()}, parts=parts)
 
-    def _noise(self, count: int, generator: Generator | None) -> list[Float[Tensor, "count p"]]:
+    def _noise(self, count: int, generator: Generator | None) -> list[Float[Tensor, "count _"]]:
         noise = []
         for members, _ in self.parts:
             like = next(self.mean[name] for name in members.shapes)

@@ -101,8 +101,11 @@ class MatrixSpread(Spread):
         return (self.left.mT @ self._matrices(vectors) @ self.right).flatten(-3)
 
     def whitened(self, offsets: Vectors) -> Vectors:
-        rows = torch.linalg.solve_triangular(self.left, self._matrices(offsets), upper=False)
-        return torch.linalg.solve_triangular(self.right.mT, rows, upper=True, left=False).flatten(-3)
+        # All of a batch side by side, [block, d_out, batch · d_in]: torch would copy the factors for each of them.
+        matrices = self._matrices(offsets).reshape(-1, *self._shape).permute(1, 2, 0, 3)
+        rows = torch.linalg.solve_triangular(self.left, matrices.flatten(2), upper=False).reshape(matrices.shape)
+        both = torch.linalg.solve_triangular(self.right.mT, rows.flatten(1, 2), upper=True, left=False).reshape(matrices.shape)
+        return both.permute(2, 0, 1, 3).reshape(offsets.shape)
 
     def log_det(self) -> Float[Tensor, ""]:
         logs = [factor.diagonal(dim1=1, dim2=2).log().sum() for factor in (self.left, self.right)]
@@ -113,7 +116,11 @@ class MatrixSpread(Spread):
         return (rows[:, :, None] * columns[:, None, :]).flatten()
 
     def _matrices(self, vectors: Vectors) -> Float[Tensor, "*batch block d_out d_in"]:
-        return vectors.unflatten(-1, (len(self.left), self.left.shape[1], self.right.shape[1]))
+        return vectors.unflatten(-1, self._shape)
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        return len(self.left), self.left.shape[1], self.right.shape[1]
 
 
 @dataclass(frozen=True)
@@ -122,12 +129,12 @@ class EigenSpread(Spread):
 
     Args:
         left: U; one may serve all blocks.
-        right: V.
+        right: V; one may serve all blocks.
         deviation: D.
     """
 
     left: Float[Tensor, "some d_out d_out"]
-    right: Float[Tensor, "block d_in d_in"]
+    right: Float[Tensor, "others d_in d_in"]
     deviation: Float[Tensor, "block d_out d_in"]
 
     def root(self, noise: Vectors) -> Vectors:

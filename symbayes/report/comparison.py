@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from symbayes.report.calibration import task_calibration
 from symbayes.report.invariance import task_invariance
 from symbayes.report.page import embed, render
 from symbayes.report.plots import Curve, curves, path_colours, share_bars, training_curves
@@ -30,6 +31,10 @@ def comparison_page(title: str, about: str, table: dict[str, Any], runs: Sequenc
         task: task_invariance([run for run, _ in found], drawn[task], f"extents{index}")
         for index, (task, found) in enumerate(by_task.items())
     }
+    calibrations = {
+        task: task_calibration([run for run, _ in found], drawn[task], f"reliability{index}")
+        for index, (task, found) in enumerate(by_task.items())
+    }
     return render(
         "comparison.html",
         title=title,
@@ -38,5 +43,6 @@ def comparison_page(title: str, about: str, table: dict[str, Any], runs: Sequenc
         learned=[(run, embed(figure, f"shares{index}")) for index, (run, figure) in enumerate(zip(chosen, bars, strict=True))],
         plots={task: embed(training_curves(found), f"curves{index}") for index, (task, found) in enumerate(drawn.items())},
         invariances={task: found for task, found in invariances.items() if found},
+        calibrations={task: found for task, found in calibrations.items() if found},
         estimators=list(dict.fromkeys(run["summary"]["evidence"]["estimator"] for run in runs)),
     )

@@ -7,7 +7,7 @@ from plotly.graph_objects import Figure, Scatter
 
 from symbayes.report.images import data_uri
 from symbayes.report.page import embed, number
-from symbayes.report.plots import Curve, label, style
+from symbayes.report.plots import PATTERNS, Curve, label, style
 from symbayes.report.svg import Number
 
 Extent = Mapping[str, Any]
@@ -21,8 +21,6 @@ _LEAST = {"°": 10.0, "px": 1.0, "%": 10.0}
 _DEGREES = (2, 5, 15, 30, 45, 90)
 #: An extent that is so near to its bound is at it.
 _AT_BOUND = 0.999
-#: Patterns of lines in SVG by their names in plotly.
-_PATTERNS = {"solid": "", "dash": "8 5", "dot": "2 4", "dashdot": "8 4 2 4", "longdash": "12 5", "longdashdot": "12 4 2 4"}
 
 
 def run_invariance(
@@ -59,7 +57,7 @@ def task_invariance(runs: Sequence[Mapping[str, Any]], curves: Sequence[Curve], 
     for run, curve in chosen:
         found = {extent["name"]: amount(extent["value"], extent["unit"]) for extent in run["summary"]["extents"]}
         cells = [found.get(extent, "") for extent in extents]
-        rows.append({"name": curve.name, "colour": curve.colour, "pattern": _PATTERNS[curve.dash], "cells": cells})
+        rows.append({"name": curve.name, "colour": curve.colour, "pattern": PATTERNS[curve.dash], "cells": cells})
     if truth:
         cells = [amount(truth[extent], extents[extent]["unit"], short=True) if extent in truth else "" for extent in extents]
         rows.append({"name": "truth", "colour": _TRUTH, "pattern": "5 4", "cells": cells})

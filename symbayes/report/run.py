@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from symbayes.report.calibration import run_calibration
 from symbayes.report.invariance import run_invariance
 from symbayes.report.page import embed, render
 from symbayes.report.plots import Curve, estimates, layers, path_colours, precision_curves, share_bars, training_curves
@@ -28,5 +29,6 @@ def run_page(summary: dict[str, Any], history: Sequence[dict[str, Any]], *, trut
         shares=embed(share_bars(rows, path_colours(rows)), "shares"),
         curves=embed(training_curves([curve]), "curves"),
         invariance=run_invariance(summary, history, truth),
+        calibration=run_calibration(summary),
         precisions=embed(precision_curves(history, rows), "precisions"),
     )

@@ -1,8 +1,9 @@
 """The result of training: the model, its evidence, what was learned, and how it got there; saved without pickle."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import Rule
 from symbayes.data.source import Data, as_source
+from symbayes.errors import NoPosteriorError
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.invariance.augmentation import Augmentation, learned_augmentation
 from symbayes.invariance.extents import described_extents
@@ -22,6 +24,11 @@ from symbayes.invariance.pictures import sample_orbits
 from symbayes.layers.structure import weight_tensors, weights
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from symbayes.models.allconv import AllConv, build_allconv
+from symbayes.posterior.calibration import Calibration, calibration
+from symbayes.posterior.posterior import Posterior
+from symbayes.posterior.prediction import Prediction
+from symbayes.posterior.predictive import predict
+from symbayes.posterior.saving import load_posterior, save_posterior
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 from symbayes.report.run import run_page
 from symbayes.training.record import EvidenceRecord, Record
@@ -29,6 +36,7 @@ from symbayes.training.symmetries import Symmetries, symmetries
 
 _FORMAT = 1
 _EXAMPLES = "examples:inputs"
+_POSTERIOR = "posterior.safetensors"
 _LIKELIHOODS: dict[str, type[Likelihood]] = {kind.__name__: kind for kind in (Categorical, Bernoulli, Gaussian)}
 _PRIORS: dict[str, type[Prior]] = {
     kind.__name__: kind for kind in (ScalarPrior, LayerwisePrior, PathwisePrior, TensorwisePrior)
@@ -46,6 +54,23 @@ class Result:
     num_data: int
     #: A few inputs, to show what was learned on; None where there are none.
     examples: Tensor | None = None
+    #: Finds the posterior of the weights, when it is first asked for; None where there is none.
+    make_posterior: Callable[[], Posterior] | None = None
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """The distribution of the weights.
+
+        Raises:
+            NoPosteriorError: If there is none, or the rule of the evidence gives none.
+        """
+        if self.make_posterior is None:
+            raise NoPosteriorError(
+                "This result has no posterior of its weights: it was saved without one, or made by hand. Fit again, or find "
+                "one by sb.laplace_posterior and give it to dataclasses.replace(result, make_posterior=...); by='plug-in' "
+                "predicts without."
+            )
+        return self.make_posterior()
 
     @property
     def evidence(self) -> EvidenceRecord:
@@ -70,19 +95,49 @@ class Result:
         """
         return learned_augmentation(self.model)
 
-    @torch.no_grad()
-    def evaluate(self, data: Data, batch_size: int = 500) -> dict[str, float]:
-        """Mean metrics of the likelihood and negative log-likelihood per datum, on other data."""
-        self.model.eval()
+    def predict(self, inputs: Tensor, by: str | None = None, samples: int = 128, batch_size: int = 250) -> Prediction:
+        """What the model says of new inputs, with the uncertainty of its weights; the same every time.
+
+        Args:
+            inputs: As many as one likes.
+            by: "linearised", "sampled" or "plug-in"; when None the first for Laplace's posterior, the second for others.
+            samples: Draws, as `sb.predict` takes them.
+            batch_size: Data in a forward pass.
+
+        Raises:
+            NoPosteriorError: If there is no posterior, and `by` is not "plug-in".
+        """
+        device = next(self.model.parameters()).device
+        if by == "plug-in":
+            known = Posterior({name: weight.detach() for name, weight in weights(self.model).items()}, (), "weights alone")
+        else:
+            known = self.posterior
+        inputs = inputs.to(device)
+        return predict(self.model, known, self.likelihood, inputs, by=by, samples=samples, batch_size=batch_size)
+
+    def evaluate(self, data: Data, batch_size: int = 500, by: str | None = "plug-in", samples: int = 128) -> dict[str, float]:
+        """Mean metrics of the likelihood and negative log-likelihood per datum, on other data.
+
+        Args:
+            data: A pair of tensors, a Dataset or a DataLoader.
+            batch_size: Data in a forward pass.
+            by: As in `predict`; by default the model at its weights, without their uncertainty.
+            samples: As in `predict`.
+        """
         totals: dict[str, Tensor] = {}
         source = as_source(data, next(self.model.parameters()).device)
         for inputs, targets in source.batches(batch_size):
-            outputs = self.model(inputs)
-            self.likelihood.check(outputs, targets)
-            found = {**self.likelihood.metrics(outputs, targets), "nll": -self.likelihood.log_prob(outputs, targets)}
-            for name, values in found.items():
+            for name, values in self.predict(inputs, by, samples, batch_size).metrics(targets).items():
                 totals[name] = totals.get(name, torch.zeros(())) + values.sum()
         return {name: float(total) / source.size for name, total in totals.items()}
+
+    def calibration(
+        self, data: Data, by: str | None = None, samples: int = 128, batch_size: int = 250, bins: int = 10
+    ) -> Calibration:
+        """Whether predictions on other data are as sure as they should be; `by` and what follows are as in `predict`."""
+        source = as_source(data, next(self.model.parameters()).device)
+        inputs, targets = zip(*source.batches(batch_size), strict=True)
+        return calibration(self.predict(torch.cat(inputs), by, samples, batch_size), torch.cat(targets), bins)
 
     @torch.no_grad()
     def compare_estimators(self, data: Data, rules: Mapping[str, Rule] | None = None, seed: int = 0) -> dict[str, float]:
@@ -98,8 +153,14 @@ class Result:
             found[name] = float(evidence.total)
         return found
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, calibration: Calibration | None = None) -> None:
         """Write weights.safetensors, result.json, history.jsonl and report.html; `load_result` reads them back.
+
+        And posterior.safetensors, where there is a posterior.
+
+        Args:
+            folder: Made if it is not there.
+            calibration: What `calibration` gave, to be shown on the page.
 
         Raises:
             ValueError: If the likelihood or the prior is of a kind that could not be built again.
@@ -118,11 +179,15 @@ class Result:
             tensors[_EXAMPLES] = self.examples
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "weights.safetensors")
         (folder / "history.jsonl").write_text("".join(json.dumps(asdict(record)) + "\n" for record in self.history))
-        summary = self.summary()
+        summary = self.summary(calibration)
         (folder / "result.json").write_text(json.dumps(summary, indent=1))
         (folder / "report.html").write_text(run_page(summary, [asdict(record) for record in self.history]), encoding="utf-8")
+        try:
+            save_posterior(self.posterior, folder / _POSTERIOR)
+        except NoPosteriorError:
+            (folder / _POSTERIOR).unlink(missing_ok=True)  # of another result
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, calibration: Calibration | None = None) -> dict[str, Any]:
         """Everything but weights and history, in plain numbers and words."""
         return {
             "format": _FORMAT,
@@ -139,11 +204,12 @@ class Result:
             "words": self.symmetries.words(),
             "extents": described_extents(self.model),
             "orbits": sample_orbits(self.model, self.examples) if self.examples is not None else [],
+            "calibration": asdict(calibration) if calibration is not None else None,
         }
 
 
 def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
-    """A result that was saved.
+    """A result that was saved; with its posterior, if that was saved, too.
 
     Args:
         folder: What `Result.save` was given.
@@ -179,7 +245,22 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
             module.load_state_dict(state)
         except RuntimeError as error:
             raise ValueError(f"The {part} does not fit what is saved in {folder}: {error}") from error
-    return Result(model, likelihood, prior, history, summary["num_data"], tensors.get(_EXAMPLES))
+    found = _posterior(folder / _POSTERIOR, model)
+    make = (lambda: found) if found is not None else None
+    return Result(model, likelihood, prior, history, summary["num_data"], tensors.get(_EXAMPLES), make)
+
+
+def _posterior(path: Path, model: nn.Module) -> Posterior | None:
+    if not path.is_file():
+        return None
+    found = load_posterior(path, next(model.parameters()).device)
+    known = {name: tuple(weight.shape) for name, weight in weights(model).items()}
+    if {name: tuple(value.shape) for name, value in found.mean.items()} != known:
+        raise ValueError(
+            f"The posterior in {path} does not fit the weights beside it. Copy the folder again; or remove the file, and do "
+            "without a posterior."
+        )
+    return found
 
 
 def _rebuilt(summary: dict[str, Any], folder: Path) -> nn.Module:

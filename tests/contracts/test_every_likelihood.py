@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
@@ -58,6 +59,30 @@ def test_samples_have_mean_score_zero(case, generator):
     likelihood.check(many, targets)
     mean = likelihood.score(many, targets).detach().unflatten(0, (2, -1)).mean(1)
     assert_close(mean, torch.zeros_like(mean), atol=0.05, rtol=0)
+
+
+def test_samples_have_the_mean_and_the_variance_that_are_said(case, generator):
+    likelihood, _ = case
+    count = 40_000
+    drawn = likelihood.sample(OUTPUTS.repeat_interleave(count, 0), generator=generator).detach()
+    values = one_hot(drawn, 3) if drawn.ndim == 1 else drawn  # a class as indicators
+    values = values.double().unflatten(0, (2, count))
+    mean, variance = (moment.detach() for moment in likelihood.moments(OUTPUTS))
+    assert ((values.mean(1) - mean).abs() < 4 * (variance / count).sqrt()).all()
+    squares = (values - mean[:, None]).square()
+    assert ((squares.mean(1) - variance).abs() < 4 * squares.std(1) / count**0.5 + 1e-9).all()
+
+
+def test_moments_are_taken_of_many_draws_at_once_and_linked_back_to_outputs(case):
+    likelihood, targets = case
+    draws = torch.stack([OUTPUTS, 2 * OUTPUTS, OUTPUTS - 1])
+    mean, variance = likelihood.moments(draws)
+    for index in range(3):
+        assert_close((mean[index], variance[index]), likelihood.moments(draws[index]))
+    again = likelihood.link(mean)
+    assert_close(likelihood.moments(again)[0], mean)
+    for metric, values in likelihood.metrics(OUTPUTS, targets).items():
+        assert_close(likelihood.metrics(again[0], targets)[metric], values)
 
 
 def test_no_likelihood_is_missing():

@@ -105,3 +105,18 @@ def test_lanczos_estimates_the_full_log_determinant_within_its_error(problem):
     assert abs(float(sampled.log_det(precisions) - full.log_det(precisions))) < 4 * error
     for name, gamma in full.effective(precisions).items():
         assert abs(float(sampled.effective(precisions)[name] - gamma)) < 1.0
+
+
+def test_tensors_without_axes_are_in_the_matrix(generator):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.linear = nn.Parameter(torch.tensor(1.5)), nn.Linear(3, 2)
+
+        def forward(self, inputs):
+            return self.scale * self.linear(inputs).tanh()
+
+    model = Scaled().double()
+    inputs = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    found = Ggn().curvature(model, TensorSource(inputs, torch.arange(5) % 2, torch.device("cpu")), Categorical())
+    assert_close(found.H, joined(dense_ggn(model, inputs, softmax_hessian), list(found.sizes)))

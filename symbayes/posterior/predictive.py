@@ -1,0 +1,175 @@
+"""Predictions under a posterior of the weights, whoever found it: linearised, sampled, or by the mean alone.
+
+"linearised" is f(x; W) ≈ f(x; mean) + J (W − mean), so f ~ N(f(x; mean), J Σ Jᵀ): the model that Laplace's method with the
+generalised Gauss–Newton matrix has the posterior of (Immer, Korzepa and Bauer 2021). "sampled" draws weights and runs the model
+as it is, which a variational posterior was made for. "plug-in" is the model at the mean.
+"""
+
+from copy import deepcopy
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+from torch.func import functional_call, vmap
+from torch.quasirandom import SobolEngine
+
+from symbayes.curvature.evaluate import evaluating
+from symbayes.curvature.ggn import jacobians
+from symbayes.data.source import check_finite
+from symbayes.layers.structure import held
+from symbayes.likelihoods import Gaussian, Likelihood
+from symbayes.posterior.posterior import Posterior, Weights
+from symbayes.posterior.prediction import NormalOutputs, Prediction, of_draws, of_normal
+
+WAYS = ("linearised", "sampled", "plug-in")
+#: Jacobians are formed for so many data at a time, and for as many as stay below so many numbers.
+_LINEARISED_AT_ONCE, JACOBIAN_BUDGET = 50, 2**24
+#: Weights that are drawn together, and run together where that is faster.
+_DRAWN_AT_ONCE = 16
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module,
+    posterior: Posterior,
+    likelihood: Likelihood,
+    inputs: Tensor,
+    *,
+    by: str | None = None,
+    samples: int = 128,
+    batch_size: int = 250,
+    generator: Generator | None = None,
+) -> Prediction:
+    """What a model predicts under a posterior of its weights, in evaluation mode.
+
+    What is drawn, weights or normal outputs, is drawn once for all data: a datum is predicted the same whatever it is beside.
+
+    Args:
+        model: Any module that maps a batch of inputs to outputs [n, c].
+        posterior: Of its weights; those that it has itself are not used.
+        likelihood: Of targets given outputs.
+        inputs: One or more, on the device of the model.
+        by: "linearised", "sampled" or "plug-in"; as the posterior says when None.
+        samples: Draws of weights, or of outputs where these are normal and the likelihood is not.
+        batch_size: Data in a forward pass; fewer where their Jacobians would be too large.
+        generator: For the draws; seeded with 0 when None, so that the same is predicted again.
+
+    Raises:
+        ValueError: If settings make no sense, or the posterior is of another model.
+        RuntimeError: If the model cannot be linearised by torch, naming other ways.
+    """
+    way = by or posterior.predicts
+    if way not in WAYS:
+        raise ValueError(f"by must be one of {', '.join(WAYS)}, got {way!r}.")
+    if samples < 1 or batch_size < 1:
+        raise ValueError(f"samples and batch_size must be at least 1, got {samples} and {batch_size}.")
+    _check(model, posterior, inputs)
+    generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    likelihood = deepcopy(likelihood).requires_grad_(False)
+    with evaluating(model):
+        c = _plugged_in(model, posterior.mean, inputs[:1], 1).shape[1]
+        if way == "plug-in" or not posterior.parts:
+            return of_draws(_plugged_in(model, posterior.mean, inputs, batch_size)[None], likelihood, "plug-in")
+        if way == "sampled":
+            values = _sampled(model, posterior, inputs, samples, batch_size, generator)
+            return of_draws(values, likelihood, f"sampled ({samples} draws; {posterior.kind})")
+        at_once = min(batch_size, _LINEARISED_AT_ONCE, JACOBIAN_BUDGET // (c * posterior.size))
+        outputs = _linearised(model, posterior, inputs, max(1, at_once))
+    words = f"linearised ({posterior.kind})"
+    if isinstance(likelihood, Gaussian):
+        return of_normal(outputs, likelihood, words)
+    return of_draws(_spread_out(outputs, samples, generator), likelihood, words)
+
+
+def _check(model: nn.Module, posterior: Posterior, inputs: Tensor) -> None:
+    if not len(inputs):
+        raise ValueError("There must be at least one input to predict for, got none.")
+    check_finite(inputs)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    odd = sorted(name for name, value in posterior.mean.items() if shapes.get(name) != tuple(value.shape))
+    if odd:
+        raise ValueError(
+            f"The posterior must be of the weights of this model; it has {', '.join(odd)}, which the model has not, or in "
+            "another shape. Pass the model that it was found for, or one of the same structure."
+        )
+
+
+def _plugged_in(model: nn.Module, mean: Weights, inputs: Tensor, batch_size: int) -> Float[Tensor, "n c"]:
+    tensors = {**held(model, differentiable=False), **mean}
+    outputs = torch.cat([functional_call(model, tensors, (part,)) for part in inputs.split(batch_size)])
+    if outputs.ndim != 2 or len(outputs) != len(inputs):
+        raise ValueError(
+            f"The model must give outputs [n, c], a row for each of the {len(inputs)} inputs; got shape {tuple(outputs.shape)}."
+        )
+    return outputs
+
+
+def _sampled(
+    model: nn.Module, posterior: Posterior, inputs: Tensor, samples: int, batch_size: int, generator: Generator
+) -> Float[Tensor, "s n c"]:
+    fixed = {**held(model, differentiable=False), **posterior.mean}
+    uncertain = [name for members, _ in posterior.parts for name in members.shapes]
+    # On a CPU one after the other: a convolution under many weights is one with groups there, several times slower.
+    together = inputs.device.type != "cpu"
+    found = []
+    for start in range(0, samples, _DRAWN_AT_ONCE):
+        drawn = posterior.sample(min(_DRAWN_AT_ONCE, samples - start), generator=generator)
+        chosen = {name: drawn[name] for name in uncertain}
+        found.append(torch.cat([passes_under(model, fixed, chosen, part, together) for part in inputs.split(batch_size)], 1))
+    return torch.cat(found)
+
+
+def passes_under(model: nn.Module, fixed: Weights, drawn: Weights, inputs: Tensor, together: bool) -> Float[Tensor, "s n c"]:
+    """Outputs for the same inputs under several weights.
+
+    Args:
+        model: As it is to run.
+        fixed: Tensors that are the same for all.
+        drawn: Those that differ, [s, *shape].
+        inputs: A batch.
+        together: Whether to batch over weights; otherwise, and where torch cannot, one follows the other.
+    """
+
+    def under(weights: Weights) -> Tensor:
+        outputs: Tensor = functional_call(model, {**fixed, **weights}, (inputs,))
+        return outputs
+
+    if together:
+        try:
+            return vmap(under)(dict(drawn))
+        except RuntimeError:
+            # Recurrent layers (nn.LSTM, nn.GRU) have no rule for it, and modules cannot branch on the values of a batch. What
+            # is wrong with a model for other reasons is raised below.
+            pass
+    count = len(next(iter(drawn.values())))
+    return torch.stack([under({name: value[index] for name, value in drawn.items()}) for index in range(count)])
+
+
+def _linearised(model: nn.Module, posterior: Posterior, inputs: Tensor, batch_size: int) -> NormalOutputs:
+    shapes = {name: shape for members, _ in posterior.parts for name, shape in members.shapes.items()}
+    sizes = [posterior.mean[name].numel() for name in shapes]
+    means, covariances = [], []
+    for part in inputs.split(batch_size):
+        try:
+            outputs, J = jacobians(model, list(shapes), part, differentiable=False, at=posterior.mean)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"torch could not differentiate the model datum by datum ({error}). Predict with by='sampled' or by='plug-in'."
+            ) from error
+        pieces = zip(shapes.items(), J.split(sizes, 2), strict=True)
+        by_tensor = {name: piece.reshape(*piece.shape[:2], *shape) for (name, shape), piece in pieces}
+        means.append(outputs)
+        covariances.append(posterior.covariance(by_tensor))
+    return NormalOutputs(torch.cat(means), torch.cat(covariances))
+
+
+def _spread_out(outputs: NormalOutputs, samples: int, generator: Generator) -> Float[Tensor, "s n c"]:
+    """Draws of normal outputs, by points that are spread evenly (Sobol's, scrambled): averages have far less noise."""
+    c = outputs.mean.shape[1]
+    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+    shares = SobolEngine(c, scramble=True, seed=seed).draw(samples, dtype=torch.float64)
+    noise = torch.special.ndtri(shares.clamp(1e-9, 1 - 1e-9)).to(outputs.mean)
+    # The symmetric root: it is there for a singular matrix, too, and unique.
+    values, vectors = torch.linalg.eigh(outputs.covariance.double())
+    root = (vectors * values.clamp(min=0).sqrt()[:, None, :]) @ vectors.mT
+    return outputs.mean + torch.einsum("ncd,sd->snc", root.to(outputs.mean), noise)
