@@ -94,6 +94,11 @@ class Card:
             f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-linejoin="round"{_width(width)}/>'
         )
 
+    def area(self, points: Iterable[tuple[Number, Number]], fill: str, opacity: Number = 1) -> None:
+        """What lies inside a line through points."""
+        places = " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
+        self._parts.append(f'<polygon points="{places}" fill="{fill}" fill-opacity="{_number(opacity)}"/>')
+
     def image(self, x: Number, y: Number, width: Number, height: Number, source: str) -> None:
         """An image, smoothed to its size; `source` is a data URI (`report/images.py`), so that nothing is loaded."""
         box = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
