@@ -115,12 +115,12 @@ def learn(settings: Settings, by: str, start: float, each_epoch: EachEpoch) -> N
 def _objective(settings: Settings, by: str) -> Objective:
     if by == LIKELIHOOD:
         return Augerino(Diagonal(), strength=0.0, extent_rate=0.01)  # of which no evidence is taken
-    # Steps of ω of a tenth, with rests between them in which the weights follow: the bound has ripples, and they are smaller.
+    # Weights fit something before ω moves, and follow each of its steps; those are larger than the ripples of the bound.
     return Elbo(
         FullCovariance(),
         samples=settings.samples,
         final_samples=512,
-        warm_up=0.0,
+        warm_up=0.1,
         spread_rate=3.0,
         extent_rate=0.1,
         frequency=50,

@@ -32,10 +32,10 @@ def frequency_table(found: Numbers) -> dict[str, Any]:
         rows.append({"task": words, "cells": [{"value": value, "beneath": "", "best": False} for value in values]})
     noise = found["settings"]["noise"]
     return {
-        "columns": ["learned ω²", "log evidence", "training error", "test error"],
+        "columns": ["learned ω²", "log evidence", "training", "test"],
         "rows": rows,
-        "legend": f"Errors are mean squares; the noise in the data has {significant(noise**2)}. The function has "
-        f"ω² = {significant(found['settings']['square'])}.",
+        "legend": "Training and test: mean squared errors on the data that were learned from and on fresh ones, of which the "
+        f"noise makes {significant(noise**2)}. The function has ω² = {significant(found['settings']['square'])}.",
         "note": f"Log evidence in nats: of the network, {best(found)['estimator']}; of the twin, exact.",
     }
 
@@ -129,7 +129,7 @@ def _panel(card: Card, left: float | int, top: float | int, title: str, one: Num
         line = list(zip(grid, edges[0], strict=True)) + list(zip(grid, edges[1], strict=True))[::-1]
         card.area([(across(x), down(y)) for x, y in line], colour, 0.22)
     for part in _inside(grid, found["function"], low, high):
-        _dashed(card, [(across(x), down(y)) for x, y in part])
+        card.curve([(across(x), down(y)) for x, y in part], FAINT, 1.2, "5 4")
     for x, y in found["data"]:
         card.dot(across(x), down(y), 2.4, _POINT)
     for part in _inside(grid, mean, low, high):
@@ -224,12 +224,6 @@ def _tick(card: Card, left: float | int, y: float, words: str) -> None:
     card.text(left - 6, y + 4, words, size=11, anchor="end", colour=FAINT)
 
 
-def _dashed(card: Card, points: Sequence[tuple[float, float]]) -> None:
-    """A line with gaps: of four parts, three are drawn."""
-    for start in range(0, len(points) - 1, 4):
-        card.curve(points[start : start + 3], FAINT, 1.2)
-
-
 def _inside(xs: Sequence[float], ys: Sequence[float], low: float, high: float) -> list[list[tuple[float, float]]]:
     """The parts of a line that lie within a range."""
     parts: list[list[tuple[float, float]]] = [[]]
@@ -253,9 +247,9 @@ def _logarithmic(values: tuple[float | int, float | int], pixels: tuple[float | 
 
 def _learned(found: Numbers) -> list[tuple[str, Numbers]]:
     """What the rows of the table are, in words."""
-    runs = [(f"by {'the ' if by == EVIDENCE else ''}{by}, from {significant(one['start'])}", one)
-            for by in (EVIDENCE, LIKELIHOOD) for one in found["runs"] if one["by"] == by]  # fmt: skip
-    return runs + [(f"the twin, from {significant(one['start'])}", one) for one in found["twin"]["starts"]]
+    ways = [(by, one) for by in (EVIDENCE, LIKELIHOOD) for one in found["runs"] if one["by"] == by]
+    ways += [("twin", one) for one in found["twin"]["starts"]]
+    return [(f"{by}, from {significant(one['start'])}", one) for by, one in ways]
 
 
 def _errors(one: Numbers) -> tuple[float, float]:
