@@ -18,10 +18,11 @@ from symbayes.data.load import load
 from symbayes.evidence.elbo import Elbo
 from symbayes.evidence.objective import Laplace, Map, Objective
 from symbayes.experiments import estimators as estimator_study
+from symbayes.experiments import frequency as frequency_study
 from symbayes.experiments import groups as group_study
 from symbayes.experiments import inference as inference_study
 from symbayes.experiments import invariance as invariance_study
-from symbayes.experiments import lila, quadrant
+from symbayes.experiments import lila, quadrant, waves
 from symbayes.experiments import sequences as sequence_study
 from symbayes.experiments import sets as set_study
 from symbayes.experiments.filter_table import PAPER as FILTERS
@@ -49,6 +50,7 @@ _DEMOS: dict[str, tuple[Callable[[Any], Study], Callable[..., Any], str]] = {
     "sequences": (sequence_study.study, sequence_study.Settings, "About a minute"),
     "elbo": (inference_study.study, inference_study.Settings, "About four minutes"),
     "invariance": (invariance_study.study, invariance_study.Settings, "About eight minutes"),
+    "frequency": (frequency_study.study, waves.Settings, "About two minutes"),
 }
 #: What `reproduce` knows.
 _PAPERS = {"lila": lila.PAPER, "filters": FILTERS}
@@ -62,13 +64,21 @@ def demo(
     sequences: Annotated[bool, typer.Option("--sequences", help="Instead: does position matter, in one dimension?")] = False,
     invariance: Annotated[bool, typer.Option("--invariance", help="Instead: how far? Digits turned, shifted, scaled.")] = False,
     elbo: Annotated[bool, typer.Option("--elbo", help="Instead: by Laplace's method and by variational inference.")] = False,
+    frequency: Annotated[bool, typer.Option("--frequency", help="Instead: which frequency? A curve through points.")] = False,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data in every run.", min=1)] = None,
     width: Annotated[int | None, typer.Option(help="Channels of the first layer.", min=1)] = None,
     images: Annotated[int | None, typer.Option(help="Training images, with --invariance.", min=10)] = None,
     seed: Annotated[int, typer.Option(help="For initial weights and the order of data.")] = 0,
 ) -> None:
     """Learn which symmetries a network should have, from training data alone; by default, whether position matters."""
-    flags = {"groups": groups, "sets": sets, "sequences": sequences, "invariance": invariance, "elbo": elbo}
+    flags = {
+        "groups": groups,
+        "sets": sets,
+        "sequences": sequences,
+        "invariance": invariance,
+        "elbo": elbo,
+        "frequency": frequency,
+    }
     asked = [name for name, flag in flags.items() if flag]
     if len(asked) > 1:
         raise typer.BadParameter(f"{' and '.join(f'--{name}' for name in asked)} are different demos: give one of them.")
@@ -96,11 +106,16 @@ def demo(
             for extent in outcome.learned_extents:
                 truth = study.truths.get(outcome.cell.task, {}).get(extent["name"])
                 console.print(f"  {extent_words(extent, truth)}", highlight=False)
-    page = comparison_page(study.title, study.about, figures, page_runs(study, outcomes))
+    if study.page is not None:
+        page = study.page(outcomes)
+    else:
+        page = comparison_page(study.title, study.about, figures, page_runs(study, outcomes))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
+    if study.picture is not None:
+        out.with_suffix(".svg").write_text(study.picture(outcomes), encoding="utf-8")
     seconds = time.perf_counter() - started
-    console.print(f"\n{seconds:.0f} s in all. The page with curves and symmetries: {out}", highlight=False)
+    console.print(f"\n{seconds:.0f} s in all. The page with all curves: {out}", highlight=False)
 
 
 @app.command()

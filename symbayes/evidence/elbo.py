@@ -54,6 +54,9 @@ class Elbo(Objective):
             yet are given up: the bound has a maximum where the network is off. Evidence is always reported in full.
         spread_rate: Learning rate of the spread, relative to that of the weights.
         extent_rate: Learning rate of extents and other hyperparameters.
+        frequency: Epochs from one step of extents and other hyperparameters to the next; at 1 there is one with every batch.
+            Otherwise weights and spreads follow a step before the next is chosen, by the mean gradient of the second half of
+            the epochs between. Where the posterior is tight, weights that fit what hyperparameters were hold them back.
     """
 
     family: Family = field(default_factory=MatrixNormal)
@@ -68,6 +71,7 @@ class Elbo(Objective):
     warm_up: float = 0.5
     spread_rate: float = 3.0
     extent_rate: float = 0.02
+    frequency: int = 1
 
     def __post_init__(self) -> None:
         if self.draws not in DRAWS or self.noise not in NOISES:
@@ -90,6 +94,8 @@ class Elbo(Objective):
                 "warm_up must be a share of the epochs below 1, and spread_rate and extent_rate positive; "
                 f"got {self.warm_up}, {self.spread_rate} and {self.extent_rate}."
             )
+        if self.frequency < 1:
+            raise ValueError(f"frequency must be at least 1, a step of hyperparameters with every batch; got {self.frequency}.")
 
     def weight_at(self, epoch: int, epochs: int) -> float:
         """What the divergence counts for in the gradient of an epoch, counted from 1; one after the warm-up."""

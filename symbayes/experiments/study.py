@@ -78,6 +78,8 @@ class Study:
         table: Outcomes as `comparison_page` and the terminal show them: `columns`; `rows`, each a `task` and `cells` with a
             `value`, what stands `beneath` it, and whether it is the `best`; a `legend` and a `note`.
         truths: The extents of invariance that should be learned, by task and name, where they are known.
+        page: Makes the page of outcomes, where it is not that of a comparison.
+        picture: Makes a picture of them as SVG, to lie beside the page.
     """
 
     title: str
@@ -86,6 +88,8 @@ class Study:
     work: Callable[[Cell, EachEpoch], Outcome]
     table: Callable[[list[Outcome]], dict[str, Any]]
     truths: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    page: Callable[[list[Outcome]], str] | None = None
+    picture: Callable[[list[Outcome]], str] | None = None
 
 
 def run_problem(

@@ -87,12 +87,16 @@ class Card:
         place = f'cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"'
         self._parts.append(f'<circle {place} fill="{fill}" stroke="{stroke}"{_width(width)}/>')
 
-    def curve(self, points: Iterable[tuple[Number, Number]], colour: str, width: Number = 1) -> None:
+    def curve(self, points: Iterable[tuple[Number, Number]], colour: str, width: Number = 1, dash: str = "") -> None:
         """A line through points."""
         places = " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
-        self._parts.append(
-            f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-linejoin="round"{_width(width)}/>'
-        )
+        look = (f' stroke-dasharray="{dash}"' if dash else "") + _width(width)
+        self._parts.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-linejoin="round"{look}/>')
+
+    def area(self, points: Iterable[tuple[Number, Number]], fill: str, opacity: Number = 1) -> None:
+        """What lies inside a line through points."""
+        places = " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
+        self._parts.append(f'<polygon points="{places}" fill="{fill}" fill-opacity="{_number(opacity)}"/>')
 
     def image(self, x: Number, y: Number, width: Number, height: Number, source: str) -> None:
         """An image, smoothed to its size; `source` is a data URI (`report/images.py`), so that nothing is loaded."""

@@ -55,6 +55,8 @@ class _Learner:
         groups = [{"params": params, "relative": relative} for relative, params in rates.items()]
         self.adam = torch.optim.Adam(groups)
         self.parameters: list[Tensor] = [parameter for group in self.adam.param_groups for parameter in group["params"]]
+        #: Epochs since hyperparameters were moved, the one at hand included, and the gradients in them since.
+        self.age, self.collected = 0, list[tuple[Tensor, ...]]()
 
     def epoch(self, falls_to: float, weight: float) -> tuple[float, Evidence]:
         """One pass of Adam over the data: the mean loss, and the evidence along the way, with the divergence in full.
@@ -69,6 +71,9 @@ class _Learner:
         problem.model.train()
         fit: Tensor = torch.zeros(())
         evidence: Evidence | None = None
+        period = self.objective.frequency
+        if weight == 1:
+            self.age = self.age % period + 1
         for batch in problem.data.batches(self.schedule.batch_size, generator=self.generator):
             evidence = self.objective.evidence(
                 problem.model,
@@ -80,8 +85,12 @@ class _Learner:
                 generator=self.generator,
             )
             divergence = -(evidence.log_prior + evidence.log_volume)
-            self._step((weight * divergence - evidence.log_likelihood) / size, falls_to if weight == 1 else 0.0)
+            self._step((weight * divergence - evidence.log_likelihood) / size)
+            if period == 1:
+                self._move(falls_to)
             fit = fit + evidence.log_likelihood.detach() * (len(batch[0]) / size)
+        if self.age == period > 1:
+            self._move(falls_to)
         if self.objective.collapsed:
             self.settle_precisions()
         if evidence is None or not fit.isfinite():
@@ -91,14 +100,22 @@ class _Learner:
             )
         return -float(fit) / size, replace(evidence, log_likelihood=fit)
 
-    def _step(self, loss: Tensor, extents_fall_to: float) -> None:
+    def _step(self, loss: Tensor) -> None:
+        """Weights and spreads down the gradient; that of hyperparameters is kept where it counts."""
         gradients = torch.autograd.grad(loss, [*self.parameters, *self.hyper.parameters])
         for parameter, gradient in zip(self.parameters, gradients, strict=False):
             parameter.grad = gradient
         self.adam.step()
         self.adam.zero_grad()
-        if extents_fall_to:
-            self.hyper.step(gradients[len(self.parameters) :], self.objective.extent_rate * extents_fall_to)
+        if 2 * self.age > self.objective.frequency:
+            self.collected.append(gradients[len(self.parameters) :])
+
+    def _move(self, falls_to: float) -> None:
+        """Hyperparameters down the mean of the gradients that were kept."""
+        if self.collected:
+            means = [torch.stack(of_one).mean(0) for of_one in zip(*self.collected, strict=True)]
+            self.hyper.step(means, self.objective.extent_rate * falls_to)
+            self.collected.clear()
 
     @torch.no_grad()
     def settle_precisions(self) -> None:
