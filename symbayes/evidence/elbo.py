@@ -187,7 +187,7 @@ class Elbo(Objective):
 def second_moments(posterior: Posterior) -> dict[str, Float[Tensor, ""]]:
     """E‖θ‖² by tensor: ‖mean‖² + tr Σ."""
     variances = posterior.variances()
-    return {name: mean.square().sum() + variances[name].sum() for name, mean in posterior.mean.items()}
+    return {name: (mean.square() + variances[name]).sum(dtype=torch.float64) for name, mean in posterior.mean.items()}
 
 
 @torch.no_grad()

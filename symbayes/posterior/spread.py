@@ -31,7 +31,7 @@ class Spread(ABC):
 
     @abstractmethod
     def log_det(self) -> Float[Tensor, ""]:
-        """log|L Lᵀ|."""
+        """log|L Lᵀ|, in double precision: large terms cancel those of the prior."""
 
     @abstractmethod
     def variances(self) -> Float[Tensor, " p"]:
@@ -54,7 +54,7 @@ class DiagonalSpread(Spread):
         return offsets / self.deviation
 
     def log_det(self) -> Float[Tensor, ""]:
-        return 2 * self.deviation.log().sum()
+        return 2 * self.deviation.log().sum(dtype=torch.float64)
 
     def variances(self) -> Float[Tensor, " p"]:
         return self.deviation.square()
@@ -77,7 +77,7 @@ class FullSpread(Spread):
         return torch.linalg.solve_triangular(self.lower, rows.T, upper=False).T.reshape(offsets.shape)
 
     def log_det(self) -> Float[Tensor, ""]:
-        return 2 * self.lower.diagonal().log().sum()
+        return 2 * self.lower.diagonal().log().sum(dtype=torch.float64)
 
     def variances(self) -> Float[Tensor, " p"]:
         return self.lower.square().sum(1)
@@ -109,7 +109,7 @@ class MatrixSpread(Spread):
         return both.permute(2, 0, 1, 3).reshape(offsets.shape)
 
     def log_det(self) -> Float[Tensor, ""]:
-        logs = [factor.diagonal(dim1=1, dim2=2).log().sum() for factor in (self.left, self.right)]
+        logs = [factor.diagonal(dim1=1, dim2=2).log().sum(dtype=torch.float64) for factor in (self.left, self.right)]
         return 2 * (self.right.shape[1] * logs[0] + self.left.shape[1] * logs[1])
 
     def variances(self) -> Float[Tensor, " p"]:
@@ -148,7 +148,7 @@ class EigenSpread(Spread):
         return (self._turned(offsets) / self.deviation).flatten(-3)
 
     def log_det(self) -> Float[Tensor, ""]:
-        return 2 * self.deviation.log().sum()
+        return 2 * self.deviation.log().sum(dtype=torch.float64)
 
     def variances(self) -> Float[Tensor, " p"]:
         return (self.left.square() @ self.deviation.square() @ self.right.square().mT).flatten()

@@ -47,13 +47,13 @@ class _Learner:
         self.problem, self.objective, self.schedule, self.generator = problem, objective, schedule, generator
         self.variational = objective.family.over(problem.model)
         self.hyper = HyperAdam(problem.model)
-        rates = {1.0: list(weights(problem.model).values()), objective.spread_rate: list(self.variational.parameters())}
+        means, others = list(weights(problem.model).values()), list(self.variational.parameters())
         if not objective.collapsed:
-            rates[objective.spread_rate].append(problem.prior.log_precision)
+            others.append(problem.prior.log_precision)
         if problem.likelihood.learns_noise and objective.noise == "gradient":
-            rates[objective.spread_rate].extend(p for p in problem.likelihood.parameters() if p.requires_grad)
-        groups = [{"params": params, "relative": relative} for relative, params in rates.items()]
-        self.adam = torch.optim.Adam(groups)
+            others.extend(parameter for parameter in problem.likelihood.parameters() if parameter.requires_grad)
+        relative = ((means, 1.0), (others, objective.spread_rate))
+        self.adam = torch.optim.Adam([{"params": params, "relative": rate} for params, rate in relative])
         self.parameters: list[Tensor] = [parameter for group in self.adam.param_groups for parameter in group["params"]]
         #: Epochs since hyperparameters were moved, the one at hand included, and the gradients in them since.
         self.age, self.collected = 0, list[tuple[Tensor, ...]]()

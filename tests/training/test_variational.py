@@ -127,6 +127,16 @@ def test_a_result_predicts_and_survives_saving(tmp_path):
     assert all(record.evidence is not None for record in again.history)
 
 
+def test_weights_and_spreads_are_both_learned_whatever_their_rates():
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    before = model.weight.detach().clone()
+    objective = sb.Elbo(sb.MeanField(), spread_rate=1.0)
+    result = sb.fit(model, regression(), likelihood=sb.Gaussian(), objective=objective, epochs=3, progress=False)
+    assert (result.model.weight != before).all()
+    assert (result.posterior.variances()["weight"] != sb.MeanField().over(model)().variances()["weight"]).all()
+
+
 def test_the_same_seed_gives_the_same_result():
     def run() -> float:
         torch.manual_seed(0)
