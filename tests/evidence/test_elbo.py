@@ -90,27 +90,6 @@ def test_mean_field_stays_below_the_evidence():
     assert found.total < sb.exact_evidence(features, y, 1.7, 0.4).total - 0.1
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_divergence_is_that_of_dense_normals(name):
-    model = network()
-    prior = sb.TensorwisePrior(model)
-    with torch.no_grad():
-        prior.log_precision.copy_(torch.linspace(-1, 2, 4))
-    variational = moved(FAMILIES[name].over(model))
-    objective = sb.Elbo(FAMILIES[name], collapsed=False)
-    found = objective.evidence(model, variational, regression(), sb.Gaussian().double(), prior)
-    divergence = torch.zeros((), dtype=torch.float64)
-    precisions = prior.precisions()
-    for members, spread in variational().parts:
-        L = spread.root(torch.eye(members.size, dtype=torch.float64)).T
-        mean = members.join({n: p for n, p in model.named_parameters() if n in members.shapes})
-        delta = members.join({n: precisions[n].expand(shape) for n, shape in members.shapes.items()})
-        q = torch.distributions.MultivariateNormal(mean, L @ L.T)
-        p = torch.distributions.MultivariateNormal(torch.zeros_like(mean), torch.diag(1 / delta))
-        divergence = divergence + torch.distributions.kl_divergence(q, p)
-    torch.testing.assert_close(-(found.log_prior + found.log_volume), divergence, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("make", [sb.ScalarPrior, sb.LayerwisePrior, sb.TensorwisePrior])
 def test_collapsed_and_explicit_forms_agree_at_the_optimum(make):
     model = network()
