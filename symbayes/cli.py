@@ -48,7 +48,7 @@ _DEMOS: dict[str, tuple[Callable[[Any], Study], Callable[..., Any], str]] = {
     "groups": (group_study.study, group_study.Settings, "About four minutes"),
     "sets": (set_study.study, set_study.Settings, "About a minute"),
     "sequences": (sequence_study.study, sequence_study.Settings, "About a minute"),
-    "elbo": (inference_study.study, inference_study.Settings, "About four minutes"),
+    "elbo": (inference_study.study, inference_study.Settings, "About five minutes"),
     "invariance": (invariance_study.study, invariance_study.Settings, "About eight minutes"),
     "frequency": (frequency_study.study, waves.Settings, "About two minutes"),
 }

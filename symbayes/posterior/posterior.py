@@ -1,7 +1,8 @@
 """The posterior of the weights, whoever found it: a normal distribution in independent parts, each over a few tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from math import log, pi, prod
 
 import torch
@@ -74,6 +75,30 @@ class Posterior:
     def size(self) -> int:
         """Numbers that are uncertain."""
         return sum(members.size for members, _ in self.parts)
+
+    def only(self, patterns: Sequence[str]) -> "Posterior":
+        """The same with some tensors uncertain and all others known for sure, such as ["head2*"] for a last layer.
+
+        Parts are independent in a posterior by blocks, which for all layers together is far too unsure where layers are
+        correlated; one layer alone, given the others, is not.
+
+        Raises:
+            ValueError: If a pattern matches no uncertain tensor, or only some of a part.
+        """
+        chosen = []
+        for members, spread in self.parts:
+            matched = [any(fnmatch(name, pattern) for pattern in patterns) for name in members.shapes]
+            if any(matched) and not all(matched):
+                raise ValueError(
+                    f"Tensors of a part must be chosen together, or not at all: {', '.join(members.shapes)}. Match all of them."
+                )
+            if any(matched):
+                chosen.append((members, spread))
+        names = [name for members, _ in self.parts for name in members.shapes]
+        for pattern in patterns:
+            if not any(fnmatch(name, pattern) for name in names):
+                raise ValueError(f"Patterns must name uncertain tensors; {pattern!r} matches none of {', '.join(names)}.")
+        return replace(self, parts=tuple(chosen), kind=f"{self.kind}, of {', '.join(patterns)} alone")
 
     def sample(self, count: int, *, generator: Generator | None = None, antithetic: bool = False) -> dict[str, Tensor]:
         """So many draws of all weights: by tensor, [count, *shape]; reparameterised, so differentiable in mean and spread.

@@ -1,7 +1,7 @@
 """The result of training: the model, its evidence, what was learned, and how it got there; saved without pickle."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -95,7 +95,14 @@ class Result:
         """
         return learned_augmentation(self.model)
 
-    def predict(self, inputs: Tensor, by: str | None = None, samples: int = 128, batch_size: int = 250) -> Prediction:
+    def predict(
+        self,
+        inputs: Tensor,
+        by: str | None = None,
+        samples: int = 128,
+        batch_size: int = 250,
+        only: Sequence[str] | None = None,
+    ) -> Prediction:
         """What the model says of new inputs, with the uncertainty of its weights; the same every time.
 
         Args:
@@ -103,6 +110,7 @@ class Result:
             by: "linearised", "sampled" or "plug-in"; when None the first for Laplace's posterior, the second for others.
             samples: Draws, as `sb.predict` takes them.
             batch_size: Data in a forward pass.
+            only: Patterns of the tensors that are uncertain, such as ["head2*"]; all when None (`Posterior.only`).
 
         Raises:
             NoPosteriorError: If there is no posterior, and `by` is not "plug-in".
@@ -111,7 +119,7 @@ class Result:
         if by == "plug-in":
             known = Posterior({name: weight.detach() for name, weight in weights(self.model).items()}, (), "weights alone")
         else:
-            known = self.posterior
+            known = self.posterior if only is None else self.posterior.only(only)
         inputs = inputs.to(device)
         return predict(self.model, known, self.likelihood, inputs, by=by, samples=samples, batch_size=batch_size)
 
@@ -132,12 +140,18 @@ class Result:
         return {name: float(total) / source.size for name, total in totals.items()}
 
     def calibration(
-        self, data: Data, by: str | None = None, samples: int = 128, batch_size: int = 250, bins: int = 10
+        self,
+        data: Data,
+        by: str | None = None,
+        samples: int = 128,
+        batch_size: int = 250,
+        only: Sequence[str] | None = None,
+        bins: int = 10,
     ) -> Calibration:
         """Whether predictions on other data are as sure as they should be; `by` and what follows are as in `predict`."""
         source = as_source(data, next(self.model.parameters()).device)
         inputs, targets = zip(*source.batches(batch_size), strict=True)
-        return calibration(self.predict(torch.cat(inputs), by, samples, batch_size), torch.cat(targets), bins)
+        return calibration(self.predict(torch.cat(inputs), by, samples, batch_size, only), torch.cat(targets), bins)
 
     @torch.no_grad()
     def compare_estimators(self, data: Data, rules: Mapping[str, Rule] | None = None, seed: int = 0) -> dict[str, float]:

@@ -132,3 +132,22 @@ def test_a_bias_is_the_last_column():
 def test_refuses_odd_numbers_of_draws(count, antithetic):
     with pytest.raises(ValueError, match="count must be at least 1, and even"):
         posterior_over(SPREADS["full"]).sample(count, antithetic=antithetic)
+
+
+def test_some_tensors_may_be_uncertain_alone():
+    both = Posterior(
+        {"a.weight": torch.zeros(2), "b.weight": torch.ones(3)},
+        (
+            (Members({"a.weight": (2,)}), DiagonalSpread(torch.ones(2))),
+            (Members({"b.weight": (3,)}), DiagonalSpread(torch.ones(3))),
+        ),
+        "test",
+    )
+    found = both.only(["b*"])
+    assert (found.sample(3)["a.weight"] == 0).all()
+    assert (found.variances()["b.weight"] == 1).all()
+    assert found.kind == "test, of b* alone"
+    with pytest.raises(ValueError, match=r"'c\*' matches none of a.weight, b.weight"):
+        both.only(["b*", "c*"])
+    with pytest.raises(ValueError, match="must be chosen together"):
+        posterior_over(SPREADS["diagonal"]).only(["weight"])
