@@ -24,6 +24,7 @@ from benchmarks.invariance import SAMPLES, measure_invariance
 from benchmarks.memory import peak_memory
 from benchmarks.networks import NETWORKS
 from benchmarks.timing import interleaved
+from benchmarks.variational import CASES, measure_variational
 
 #: The most that our factors may cost, in gradients, and the factored path in products.
 TARGETS = {"exact": 5.0, "Monte-Carlo": 2.0, "factored": 2.0}
@@ -65,6 +66,9 @@ def main() -> None:
     found = measure_invariance(settings.size, settings.batch_size, settings.repeats)
     figures["invariance"] = {case: asdict(timing) for case, timing in found.items()}
     console.print(invariance_table(figures["invariance"]))
+    steps = measure_variational(settings.batch_size, settings.repeats)
+    figures["variational"] = {name: {case: asdict(t) for case, t in found.items()} for name, found in steps.items()}
+    console.print(variational_table(figures["variational"]))
     arguments.out.write_text(json.dumps(figures, indent=2) + "\n")
     console.print(f"Written to {arguments.out}.")
 
@@ -152,6 +156,16 @@ def invariance_table(found: dict[str, Any]) -> Table:
     table.add_column("gradients", justify="right")
     for case in found:
         table.add_row(case, _gradients(found[case]))
+    return table
+
+
+def variational_table(found: dict[str, Any]) -> Table:
+    """What a step of the bound costs."""
+    table = Table(title="A step of the evidence lower bound, in gradients", title_justify="left")
+    for column in ("family", *found):
+        table.add_column(column, justify="left" if column == "family" else "right")
+    for case in CASES:
+        table.add_row(case, *(_gradients(timings[case]) for timings in found.values()))
     return table
 
 
