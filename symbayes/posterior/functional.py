@@ -18,24 +18,29 @@ from torch.func import functional_call, vmap
 
 from symbayes.curvature.capture import Site, find_sites
 from symbayes.curvature.evaluate import evaluating
+from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import BlockPath
+from symbayes.layers.group_conv import GroupConvPath
+from symbayes.layers.sparse import SparseConvPath
 from symbayes.posterior.posterior import Members, Posterior, Weights
 from symbayes.posterior.spread import FullSpread, MatrixSpread, Spread
 
 Outputs = Float[Tensor, "m n c"]
 
 
-def outputs_under(model: nn.Module, weights: Weights, inputs: Tensor, *, together: bool = True) -> Outputs:
+def outputs_under(model: nn.Module, weights: Weights, inputs: Tensor, *, together: bool | None = None) -> Outputs:
     """The outputs of a model for the same inputs under m weights.
 
     Args:
         model: In the mode it is to be used in.
         weights: By tensor, [m, *shape]; others are as they are in the model.
         inputs: A batch.
-        together: Whether to batch over weights; otherwise, and where torch cannot, one follows the other.
+        together: Whether to batch over weights; otherwise, and where torch cannot, one follows the other. When None, as is
+            faster.
     """
-    return _passes(lambda of_weights: functional_call(model, of_weights, (inputs,)), dict(weights), model, together)
+    chosen = _faster_together(model, inputs) if together is None else together
+    return _passes(lambda of_weights: functional_call(model, of_weights, (inputs,)), dict(weights), model, chosen)
 
 
 def sampled_outputs(
@@ -125,7 +130,7 @@ def _with_noise(
     with ExitStack() as undo:
         for name in spreads:
             undo.callback(model.get_submodule(name).register_forward_hook(partial(add_noise, name)).remove)
-        return _passes(one, (weights, noise), model, together=True)
+        return _passes(one, (weights, noise), model, _faster_together(model, inputs))
 
 
 def _passes(one: Callable[..., Tensor], given: Any, model: nn.Module, together: bool) -> Outputs:
@@ -140,6 +145,12 @@ def _passes(one: Callable[..., Tensor], given: Any, model: nn.Module, together: 
             pass
     count = len(next(value for part in arguments for value in part.values()))
     return torch.stack([one(*({name: v[index] for name, v in part.items()} for part in arguments)) for index in range(count)])
+
+
+def _faster_together(model: nn.Module, inputs: Tensor) -> bool:
+    """Whether to batch over weights: on a CPU, a convolution under many weights is one with groups, and slower than several."""
+    convolutions = (nn.modules.conv._ConvNd, ConvPath, GroupConvPath, SparseConvPath)
+    return inputs.device.type != "cpu" or not any(isinstance(module, convolutions) for module in model.modules())
 
 
 def _local(

@@ -108,12 +108,10 @@ def _plugged_in(model: nn.Module, mean: Weights, inputs: Tensor, batch_size: int
 def _sampled(
     model: nn.Module, posterior: Posterior, inputs: Tensor, samples: int, batch_size: int, generator: Generator
 ) -> Float[Tensor, "s n c"]:
-    # On a CPU one after the other: a convolution under many weights is one with groups there, several times slower.
-    together = inputs.device.type != "cpu"
     found = []
     for start in range(0, samples, _DRAWN_AT_ONCE):
         drawn = posterior.sample(min(_DRAWN_AT_ONCE, samples - start), generator=generator)
-        passes = (outputs_under(model, drawn, part, together=together) for part in inputs.split(batch_size))
+        passes = (outputs_under(model, drawn, part) for part in inputs.split(batch_size))
         found.append(torch.cat(list(passes), 1))
     return torch.cat(found)
 

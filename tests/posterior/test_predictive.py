@@ -207,7 +207,7 @@ def test_models_that_cannot_be_batched_over_weights_are_run_one_after_the_other(
     model, inputs = build(), torch.randn(3, *shape, generator=generator)
     posterior = made_up(model, generator)
     drawn = posterior.sample(3, generator=generator)
-    found = outputs_under(model, drawn, inputs)
+    found = outputs_under(model, drawn, inputs, together=True)
     for index in range(3):
         other = deepcopy(model)
         other.load_state_dict({name: value[index] for name, value in drawn.items()})
@@ -219,7 +219,7 @@ def test_models_that_cannot_be_batched_over_weights_are_run_one_after_the_other(
 def test_errors_of_a_model_are_its_own(generator):
     model = nn.Linear(3, 2)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        outputs_under(model, made_up(model, generator).sample(2), torch.zeros(4, 5))
+        outputs_under(model, made_up(model, generator).sample(2), torch.zeros(4, 5), together=True)
 
 
 def classifier(generator, classes=2, scale=1.0):
