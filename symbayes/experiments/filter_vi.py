@@ -30,11 +30,11 @@ from symbayes.layers.structure import hyperparameters
 from symbayes.likelihoods import Categorical
 from symbayes.posterior.families import MeanField
 from symbayes.posterior.functional import outputs_under
-from symbayes.posterior.posterior import Posterior
 from symbayes.priors import TensorwisePrior
+from symbayes.training.fit import learn
 from symbayes.training.loop import train
 from symbayes.training.problem import Problem
-from symbayes.training.record import Record
+from symbayes.training.result import Result
 from symbayes.training.schedule import Schedule
 
 #: How images are transformed, by task and name. Digits are 8 × 8 in a field of 12 × 12, those of MNIST 20 × 20 in 28 × 28.
@@ -81,6 +81,7 @@ class Settings:
         epochs: Passes over the data.
         batch_size: Data in a step.
         learning_rate: Of the weights, at the start.
+        spread_rate: Of the spread, relative to that of the weights.
         extent_rate: Of the extents, by the bound.
         warm_up: Share of the epochs in which the divergence is let in, and extents rest.
         device: Where to compute.
@@ -91,6 +92,7 @@ class Settings:
     epochs: int = 60
     batch_size: int = 100
     learning_rate: float = 0.02
+    spread_rate: float = 10.0
     extent_rate: float = 0.1
     warm_up: float = 0.2
     device: str = "cpu"
@@ -103,7 +105,7 @@ class Settings:
 #: By task.
 SETTINGS = {
     "upright-digits": Settings(),
-    "mnist": Settings(width=64, samples=12, batch_size=200, learning_rate=0.01, extent_rate=0.05),
+    "mnist": Settings(width=64, samples=12, batch_size=200, learning_rate=0.01, spread_rate=3.0, extent_rate=0.05),
 }
 
 
@@ -140,7 +142,7 @@ def network(row: Row, task: Task, settings: Settings, generator: Generator) -> n
 def objective(method: str, settings: Settings) -> Objective:
     """What a method maximises."""
     if method == "elbo":
-        return Elbo(MeanField(), warm_up=settings.warm_up, extent_rate=settings.extent_rate)
+        return Elbo(MeanField(), warm_up=settings.warm_up, spread_rate=settings.spread_rate, extent_rate=settings.extent_rate)
     return Augerino(strength=0.0, extent_rate=_LIKELIHOOD_RATE)
 
 
@@ -153,13 +155,13 @@ def run_row(row: Row, whole: Task, settings: Settings) -> Figures:
     prior = TensorwisePrior(model, 1.0 if row.method == "elbo" else _FLAT).to(device)
     problem = Problem(model, as_source(task.train, device), Categorical().to(device), prior)
     problem.check(settings.batch_size)
-    last, posterior = _trained(problem, row.method, settings, generator)
-    model.eval()
+    result = _trained(problem, row.method, settings, generator)
+    last = result.history[-1]
     found: Figures = {"plug_in_accuracy": _scores(model, _plug_in(model), task.test, device)["accuracy"]}
-    if posterior is not None and last.evidence is not None:
-        drawn = posterior.sample(_DRAWS, generator=generator, antithetic=True)
-        found |= {**_scores(model, drawn, task.test, device), "bound": last.evidence.total / row.size}
-        found["effective"] = {name: round(value, 1) for name, value in last.evidence.effective.items()}
+    if row.method == "elbo":
+        drawn = result.posterior.sample(_DRAWS, generator=generator, antithetic=True)
+        found |= {**_scores(model, drawn, task.test, device), "bound": result.log_evidence / row.size}
+        found["effective"] = {name: round(value, 1) for name, value in result.evidence.effective.items()}
     else:
         found |= _scores(model, _plug_in(model), task.test, device)
     bank = model[0]
@@ -176,8 +178,8 @@ def run_row(row: Row, whole: Task, settings: Settings) -> Figures:
     }
 
 
-def _trained(problem: Problem, method: str, settings: Settings, generator: Generator) -> tuple[Record, Posterior | None]:
-    """The last record of training and, if it learned one, the posterior.
+def _trained(problem: Problem, method: str, settings: Settings, generator: Generator) -> Result:
+    """What training gives.
 
     Likelihood is maximised in the weights first, with extents at rest as long as the bound has them so: while nothing fits yet
     it has no use for what an extent takes away.
@@ -193,13 +195,7 @@ def _trained(problem: Problem, method: str, settings: Settings, generator: Gener
         for extent in extents:
             extent.requires_grad_(True)
         epochs = max(1, epochs - resting)
-    training = train(problem, maximised, settings.schedule(epochs), generator=generator)
-    last = next(training)
-    while True:
-        try:
-            last = next(training)
-        except StopIteration as end:
-            return last, end.value() if isinstance(maximised, Elbo) else None
+    return learn(problem, maximised, settings.schedule(epochs), generator=generator, each_epoch=lambda _: None)
 
 
 def _plug_in(model: nn.Module) -> dict[str, Tensor]:
