@@ -1,6 +1,6 @@
 """The posterior of the weights, whoever found it: a normal distribution in independent parts, each over a few tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import log, pi, prod
 
@@ -12,6 +12,8 @@ from symbayes.posterior.spread import Spread
 
 #: Weight tensors by name; several of each have further axes in front.
 Weights = Mapping[str, Tensor]
+#: `Posterior.cubature` is for no more weights than this: it takes 2p² numbers.
+CUBATURE_LIMIT = 8192
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,17 @@ class Posterior:
         return self.placed([torch.cat([part, -part]) for part in drawn] if antithetic else drawn)
 
     def cubature(self) -> dict[str, Tensor]:
-        """2p weights, mean ± √p times each column of L: their average is exact for functions that are quadratic in weights."""
+        """2p weights, mean ± √p times each column of L: their average is exact for functions that are quadratic in weights.
+
+        Raises:
+            ValueError: If there are too many.
+        """
         p, start = self.size, 0
+        if p > CUBATURE_LIMIT:
+            raise ValueError(
+                f"Cubature is for at most {CUBATURE_LIMIT} uncertain weights, since it takes twice their number squared; this "
+                f"posterior has {p}. Draw some: draws='antithetic' or 'random'."
+            )
         noise = []
         for members, _ in self.parts:
             like = next(self.mean[name] for name in members.shapes)
