@@ -151,11 +151,18 @@ class Posterior:
 
     def detached(self) -> "Posterior":
         """The same, cut off from autograd."""
+        return self._mapped(lambda value: value.detach().clone())
+
+    def like(self, tensor: Tensor) -> "Posterior":
+        """The same, in the type and on the device of a tensor."""
+        return self._mapped(lambda value: value.to(tensor))
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Posterior":
         parts = tuple(
-            (members, type(spread)(**{name: value.detach().clone() for name, value in vars(spread).items()}))
+            (members, type(spread)(**{name: change(value) for name, value in vars(spread).items()}))
             for members, spread in self.parts
         )
-        return replace(self, mean={name: value.detach().clone() for name, value in self.mean.items()}, parts=parts)
+        return replace(self, mean={name: change(value) for name, value in self.mean.items()}, parts=parts)
 
     def _noise(self, count: int, generator: Generator | None) -> list[Float[Tensor, "count _"]]:
         noise = []

@@ -107,12 +107,12 @@ class Result:
         Raises:
             NoPosteriorError: If there is no posterior, and `by` is not "plug-in".
         """
-        device = next(self.model.parameters()).device
+        weight = next(self.model.parameters())
         if by == "plug-in":
             known = Posterior({name: weight.detach() for name, weight in weights(self.model).items()}, (), "weights alone")
         else:
-            known = self.posterior
-        inputs = inputs.to(device)
+            known = self.posterior.like(weight)  # the model may have been moved since
+        inputs = inputs.to(weight.device)
         return predict(self.model, known, self.likelihood, inputs, by=by, samples=samples, batch_size=batch_size)
 
     def evaluate(self, data: Data, batch_size: int = 500, by: str | None = "plug-in", samples: int = 128) -> dict[str, float]:

@@ -143,6 +143,20 @@ def test_a_result_without_posterior_is_saved_without_and_says_so(result, bare, t
         assert again.evaluate(blobs()) == bare.evaluate(blobs())
 
 
+def test_results_predict_in_the_type_that_their_model_has_now(tmp_path):
+    inputs, targets = blobs()
+    with torch.random.fork_rng():
+        result = sb.fit(network(), (inputs, targets), objective=sb.Elbo(), epochs=2, progress=False)
+    found = result.predict(inputs, samples=8).mean
+    result.save(tmp_path)
+    again = sb.load_result(tmp_path, model=network().double())
+    result.model.double()
+    for other in (result, again):
+        for by in ("sampled", "linearised"):
+            assert other.predict(inputs.double(), by, samples=8).mean.dtype == torch.float64
+    assert found.dtype == torch.float32
+
+
 def test_posteriors_that_are_damaged_or_of_others_are_refused(result, tmp_path):
     result.save(tmp_path / "one")
     path = tmp_path / "one" / "posterior.safetensors"
