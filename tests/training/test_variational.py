@@ -172,3 +172,14 @@ def test_weights_that_diverge_are_refused():
     x, y = regression()
     with pytest.raises(sb.NotFiniteError, match="must be finite"):
         sb.fit(nn.Linear(4, 1), (x, y * 1e30), likelihood=sb.Gaussian(), objective=sb.Elbo(), epochs=3, progress=False)
+
+
+def test_units_that_may_not_change_places_are_refused_before_training():
+    x, y = regression()
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+    start = model[0].weight.detach().clone()
+    wrong = sb.HiddenUnits("0", 3, {"0.weight": -2, "2.weight": -1})  # without the bias
+    objective = sb.Elbo(permutations=2, units=(wrong,))
+    with pytest.raises(ValueError, match="permuting units '0' changes"):
+        sb.fit(model, (x, y), likelihood=sb.Gaussian(), objective=objective, epochs=1, progress=False)
+    torch.testing.assert_close(model[0].weight, start, rtol=0, atol=0)
