@@ -136,6 +136,13 @@ def _with_noise(
 
 def _passes(one: Callable[..., Tensor], given: Any, model: nn.Module, together: bool) -> Outputs:
     """What a function gives for each of m arguments, which are tensors [m, ...] in dictionaries."""
+    outputs = _each(one, given, model, together)
+    if outputs.ndim != 3:
+        raise ValueError(f"The model must give outputs [n, c], a row for each input; got shape {tuple(outputs.shape[1:])}.")
+    return outputs
+
+
+def _each(one: Callable[..., Tensor], given: Any, model: nn.Module, together: bool) -> Tensor:
     arguments = given if isinstance(given, tuple) else (given,)
     if together and not any(_mixes(module) for module in model.modules()):  # running means cannot be updated by many at once
         try:

@@ -410,3 +410,30 @@ def test_terms_are_those_of_every_estimate():
 def test_settings_are_checked(settings):
     with pytest.raises(ValueError, match="got"):
         sb.Elbo(**settings)
+
+
+def test_what_does_not_fit_together_is_refused():
+    model, other = network(), network()
+    x, y = regression()
+    objective, likelihood = sb.Elbo(), sb.Gaussian().double()
+    variational, prior = objective.family.over(model), sb.TensorwisePrior(model)
+    with pytest.raises(ValueError, match="over this very model"):
+        objective.evidence(other, variational, (x, y), likelihood, prior)
+    with pytest.raises(ValueError, match="unmatched"):
+        objective.evidence(model, variational, (x, y), likelihood, sb.TensorwisePrior(nn.Linear(3, 2)))
+    with pytest.raises(ValueError, match=r"Each of the 24 inputs.* 5 targets"):
+        objective.evidence(model, variational, (x, y[:5]), likelihood, prior)
+    with pytest.raises(ValueError, match="num_data=3"):
+        objective.evidence(model, variational, (x, y), likelihood, prior, num_data=3)
+    with pytest.raises(ValueError, match="count must be at least 1"):
+        objective.evidence(model, variational, (x, y), likelihood, prior, samples=0)
+    flat = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)).double()
+    with pytest.raises(ValueError, match=r"outputs \[n, c\].* shape \(24,\)"):
+        objective.evidence(flat, objective.family.over(flat), (x, y[:, 0]), likelihood, sb.TensorwisePrior(flat))
+
+
+def test_something_must_be_uncertain():
+    model = nn.Linear(3, 2)
+    model.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="weights that are uncertain"):
+        sb.MeanField(biases="deterministic").over(model)
