@@ -43,7 +43,7 @@ from symbayes.posterior.permutations import HiddenUnits
 from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.prediction import Prediction
 from symbayes.posterior.predictive import predict
-from symbayes.posterior.units import hidden_units
+from symbayes.posterior.units import check_units, hidden_units
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from symbayes.training.fit import fit
 from symbayes.training.result import Result, load_result
@@ -107,6 +107,7 @@ __all__ = [
     "allconv",
     "automorphisms",
     "board",
+    "check_units",
     "colours",
     "copies",
     "cube",

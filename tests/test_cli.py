@@ -66,7 +66,7 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
             ("reproduce", "table9", "--task", "mnist", "--data", "x", "--out", "y"),
             "There are 'lila' and 'filters' to reproduce, got 'table9'",
         ),
-        (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, map"),
+        (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, elbo, map"),
         ((*LILA, "mnist"), "MNIST needs the file"),
         ((*LILA, "upright-digits", "--sizes", "many"), "invalid literal for int() with base 10: 'many'"),
         ((*LILA, "upright-digits", "--versions", "bent"), "versions must be among plain"),

@@ -53,13 +53,8 @@ class Sites:
 
 
 def find_sites(model: nn.Module) -> Sites:
-    """Every map of a model that has trainable weights.
-
-    Raises:
-        RuntimeError: If a tensor is shared between modules.
-    """
+    """Every map of a model that has trainable weights; a tensor that modules share belongs to the first of them."""
     trainable = set(weight_tensors(model))
-    _refuse_shared(model)
     maps: dict[str, Site] = {}
     averages = {f"{name}.net." if name else "net.": m for name, m in model.named_modules() if isinstance(m, OrbitAverage)}
     for name, module in model.named_modules():
@@ -110,12 +105,17 @@ def _depends(model: nn.Module, inputs: Tensor, *, hyperparameters: bool) -> bool
 
 
 class Capture:
-    """A context in which forward passes of a model are recorded; the model evaluates (no dropout, fixed norms) inside it."""
+    """A context in which forward passes of a model are recorded; the model evaluates (no dropout, fixed norms) inside it.
+
+    Raises:
+        RuntimeError: If a tensor is shared between modules.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         #: Whether what is captured keeps its graph; may be set before a forward pass.
         self.differentiable = False
+        _refuse_shared(model)
         self.sites = find_sites(model)
         #: The maps of every module that is recorded.
         self._of_module: dict[str, list[Site]] = {}

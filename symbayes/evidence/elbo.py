@@ -130,23 +130,36 @@ class Elbo(Objective):
             samples: Draws of weights, if not as in the settings.
             collapsed: If not as in the settings.
             generator: For the draws.
+
+        Raises:
+            ValueError: If prior or `variational` are of another model, or shapes and numbers do not fit.
+            NotFiniteError: If inputs or log-probabilities are not finite.
         """
         inputs, targets = batch
+        prior.check(model)
+        variational.check(model)
+        drawn = self.samples if samples is None else samples
         posterior = variational()
-        outputs = self.outputs(model, variational, posterior, inputs, samples or self.samples, generator)
-        m, n = outputs.shape[:2]
+        outputs = self.outputs(model, variational, posterior, inputs, drawn, generator)
+        m, n = len(outputs), len(inputs)
+        size = n if num_data is None else num_data
+        if outputs.shape[1] != n or len(targets) != n or size < n:
+            raise ValueError(
+                f"Each of the {n} inputs must have a row of outputs and a target, and num_data counts them, too; got "
+                f"{outputs.shape[1]} rows, {len(targets)} targets and num_data={size}."
+            )
         repeated = targets.repeat(m, *(1,) * (targets.ndim - 1))
-        fit = log_likelihood(likelihood, inputs, outputs.flatten(0, 1), repeated) * ((num_data or n) / (m * n))
+        fit = log_likelihood(likelihood, inputs, outputs.flatten(0, 1), repeated) * (size / (m * n))
         moments = second_moments(posterior)
         chosen = self.collapsed if collapsed is None else collapsed
         precisions = prior_precisions(prior, moments, variational.deterministic) if chosen else prior.precisions()
         return Evidence(
             fit,
             expected_log_prior(prior, moments, precisions, variational.deterministic),
-            posterior.entropy() + self._information(model, posterior, samples or self.samples, generator),
+            posterior.entropy() + self._information(model, posterior, drawn, generator),
             effective(prior, posterior, precisions),
             {name: (tensor.layer, tensor.path) for name, tensor in weight_tensors(model).items()},
-            num_data or n,
+            size,
             self._estimator(posterior, m),
         )
 

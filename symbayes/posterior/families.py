@@ -122,6 +122,8 @@ class Variational(nn.Module):
         self.family = family
         self._model = (model,)  # in a tuple, so that its weights are not parameters of this module, too
         self.members = tuple(family.members(model))
+        if not self.members:
+            raise ValueError("A posterior needs weights that are uncertain; with biases='deterministic', the model has none.")
         values = {name: parameter.detach() for name, parameter in weights(model).items()}
         deviations = _first_deviations(model, family.deviation)
         self.spreads = nn.ModuleList(
@@ -132,6 +134,11 @@ class Variational(nn.Module):
         #: Without uncertainty and prior.
         self.deterministic = frozenset(values.keys() - known)
         self._local: dict[int, Site] | None = None
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse any other model."""
+        if model is not self._model[0]:
+            raise ValueError("The posterior must be over this very model; make it by family.over(model).")
 
     def forward(self) -> Posterior:
         """The posterior as it is now, differentiable in the weights of the model and in the spread."""

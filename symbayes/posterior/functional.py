@@ -73,8 +73,9 @@ def sampled_outputs(
     for index, site in local.items():
         blocks, d_out, _ = _form(*posterior.parts[index], site)
         shape = (count // 2 if antithetic else count, len(inputs), blocks, d_out)
-        device = generator.device if generator is not None else inputs.device
-        part = torch.randn(shape, generator=generator, dtype=inputs.dtype, device=device).to(inputs.device)
+        like = posterior.mean[str(site.weight)]  # inputs may be whole numbers
+        device = generator.device if generator is not None else like.device
+        part = torch.randn(shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
         noise[site.module] = torch.cat([part, -part]) if antithetic else part
     spreads = {site.module: (site, *posterior.parts[index]) for index, site in local.items()}
     return _with_noise(model, inputs, weights, noise, spreads)
@@ -84,21 +85,26 @@ def local_maps(model: nn.Module, inputs: Tensor, parts: Sequence[Members]) -> di
     """The parts of a posterior whose weights meet each datum once: index of the part, and the map.
 
     Args:
-        model: To be looked at with one datum.
+        model: To be looked at with one datum, twice.
         inputs: Of which the first is used.
         parts: What each part is over.
     """
     modules = dict(model.named_modules())
-    known = (nn.Linear, DensePath, BlockPath)
-    sites = [s for s in find_sites(model).maps.values() if s.fold == 1 and isinstance(modules.get(s.module), known)]
-    seen: dict[str, list[int]] = {site.module: [] for site in sites}
-    with ExitStack() as undo, torch.no_grad(), evaluating(model):
+    sites = [s for s in find_sites(model).maps.values() if s.weight and s.fold == 1 and _known(modules.get(s.module))]
+    seen: dict[str, list[Tensor]] = {site.module: [] for site in sites}
+    with ExitStack() as undo, torch.enable_grad(), evaluating(model):
         for site in sites:
-            undo.callback(modules[site.module].register_forward_hook(partial(_count_axes, seen[site.module])).remove)
-        model(inputs[:1])
+            undo.callback(modules[site.module].register_forward_hook(partial(_cut_off, seen[site.module])).remove)
+        outputs: Tensor = model(inputs[:1].repeat(2, *(1,) * (inputs.ndim - 1)))
+        # With maps cut off, outputs, and what other maps see, depend on their weights only where these are used otherwise.
+        tensors = [model.get_parameter(str(site.weight)) for site in sites]
+        ends = [end.sum() for of_one in ([outputs], *seen.values()) for end in of_one if end.requires_grad]
+        used = torch.autograd.grad(ends, tensors, allow_unused=True) if sites and ends else [None] * len(sites)
     found = {}
-    for site in sites:
-        once = len(seen[site.module]) == 1 and (not isinstance(modules[site.module], nn.Linear) or seen[site.module] == [2])
+    for site, gradient in zip(sites, used, strict=True):
+        rows = seen[site.module][0] if len(seen[site.module]) == 1 else None
+        positions = isinstance(modules[site.module], nn.Linear) and rows is not None and rows.ndim > 2
+        once = rows is not None and len(rows) == 2 and not positions and gradient is None
         index = next((i for i, members in enumerate(parts) if next(iter(members.shapes)) == site.weight), None)
         if once and index is not None:
             found[index] = site
@@ -135,6 +141,13 @@ def _with_noise(
 
 def _passes(one: Callable[..., Tensor], given: Any, model: nn.Module, together: bool) -> Outputs:
     """What a function gives for each of m arguments, which are tensors [m, ...] in dictionaries."""
+    outputs = _each(one, given, model, together)
+    if outputs.ndim != 3:
+        raise ValueError(f"The model must give outputs [n, c], a row for each input; got shape {tuple(outputs.shape[1:])}.")
+    return outputs
+
+
+def _each(one: Callable[..., Tensor], given: Any, model: nn.Module, together: bool) -> Tensor:
     arguments = given if isinstance(given, tuple) else (given,)
     if together and not any(_mixes(module) for module in model.modules()):  # running means cannot be updated by many at once
         try:
@@ -177,8 +190,15 @@ def _root(variances: Tensor) -> Tensor:
     return variances.clamp(min=torch.finfo(variances.dtype).tiny ** 0.5).sqrt()
 
 
-def _count_axes(axes: list[int], _: nn.Module, inputs: tuple[Tensor, ...], __: Tensor) -> None:
-    axes.append(inputs[0].ndim)
+def _known(module: nn.Module | None) -> bool:
+    """Whether a map gives W a + b and nothing else; a subclass may compute something else."""
+    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in (nn.Linear, DensePath, BlockPath))
+
+
+def _cut_off(seen: list[Tensor], _: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor | None:
+    """Note what a map sees, and cut what it gives off from its weights; unless inputs are passed by name."""
+    seen.extend(inputs)
+    return outputs.detach() if inputs else None
 
 
 def _mixes(module: nn.Module) -> bool:

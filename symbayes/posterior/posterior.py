@@ -1,6 +1,6 @@
 """The posterior of the weights, whoever found it: a normal distribution in independent parts, each over a few tensors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from math import log, pi, prod
@@ -13,6 +13,8 @@ from symbayes.posterior.spread import Spread
 
 #: Weight tensors by name; several of each have further axes in front.
 Weights = Mapping[str, Tensor]
+#: `Posterior.cubature` is for no more weights than this: it takes 2p² numbers.
+CUBATURE_LIMIT = 8192
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,17 @@ class Posterior:
         return self.placed([torch.cat([part, -part]) for part in drawn] if antithetic else drawn)
 
     def cubature(self) -> dict[str, Tensor]:
-        """2p weights, mean ± √p times each column of L: their average is exact for functions that are quadratic in weights."""
+        """2p weights, mean ± √p times each column of L: their average is exact for functions that are quadratic in weights.
+
+        Raises:
+            ValueError: If there are too many.
+        """
         p, start = self.size, 0
+        if p > CUBATURE_LIMIT:
+            raise ValueError(
+                f"Cubature is for at most {CUBATURE_LIMIT} uncertain weights, since it takes twice their number squared; this "
+                f"posterior has {p}. Draw some: draws='antithetic' or 'random'."
+            )
         noise = []
         for members, _ in self.parts:
             like = next(self.mean[name] for name in members.shapes)
@@ -165,11 +176,18 @@ class Posterior:
 
     def detached(self) -> "Posterior":
         """The same, cut off from autograd."""
+        return self._mapped(lambda value: value.detach().clone())
+
+    def like(self, tensor: Tensor) -> "Posterior":
+        """The same, in the type and on the device of a tensor."""
+        return self._mapped(lambda value: value.to(tensor))
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Posterior":
         parts = tuple(
-            (members, type(spread)(**{name: value.detach().clone() for name, value in vars(spread).items()}))
+            (members, type(spread)(**{name: change(value) for name, value in vars(spread).items()}))
             for members, spread in self.parts
         )
-        return replace(self, mean={name: value.detach().clone() for name, value in self.mean.items()}, parts=parts)
+        return replace(self, mean={name: change(value) for name, value in self.mean.items()}, parts=parts)
 
     def _noise(self, count: int, generator: Generator | None) -> list[Float[Tensor, "count _"]]:
         noise = []

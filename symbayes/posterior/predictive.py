@@ -16,6 +16,7 @@ from torch.quasirandom import SobolEngine
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.ggn import jacobians
 from symbayes.data.source import check_finite
+from symbayes.errors import NotFiniteError
 from symbayes.layers.structure import held
 from symbayes.likelihoods import Gaussian, Likelihood
 from symbayes.posterior.functional import outputs_under
@@ -58,6 +59,7 @@ def predict(
     Raises:
         ValueError: If settings make no sense, or the posterior is of another model.
         RuntimeError: If the model cannot be linearised by torch, naming other ways.
+        NotFiniteError: If inputs or outputs are not finite.
     """
     way = by or posterior.predicts
     if way not in WAYS:
@@ -72,7 +74,7 @@ def predict(
         if way == "plug-in" or not posterior.parts:
             return of_draws(_plugged_in(model, posterior.mean, inputs, batch_size)[None], likelihood, "plug-in")
         if way == "sampled":
-            values = _sampled(model, posterior, inputs, samples, batch_size, generator)
+            values = _finite(_sampled(model, posterior, inputs, samples, batch_size, generator))
             return of_draws(values, likelihood, f"sampled ({samples} draws; {posterior.kind})")
         at_once = min(batch_size, _LINEARISED_AT_ONCE, JACOBIAN_BUDGET // (c * posterior.size))
         outputs = _linearised(model, posterior, inputs, max(1, at_once))
@@ -102,6 +104,15 @@ def _plugged_in(model: nn.Module, mean: Weights, inputs: Tensor, batch_size: int
         raise ValueError(
             f"The model must give outputs [n, c], a row for each of the {len(inputs)} inputs; got shape {tuple(outputs.shape)}."
         )
+    return _finite(outputs)
+
+
+def _finite(outputs: Tensor) -> Tensor:
+    if not outputs.isfinite().all():
+        raise NotFiniteError(
+            "Outputs of the model must be finite under its posterior, got NaN or infinity. Weights have probably diverged: fit "
+            "again with a smaller learning rate, and check the scale of inputs."
+        )
     return outputs
 
 
@@ -129,8 +140,8 @@ def _linearised(model: nn.Module, posterior: Posterior, inputs: Tensor, batch_si
             ) from error
         pieces = zip(shapes.items(), J.split(sizes, 2), strict=True)
         by_tensor = {name: piece.reshape(*piece.shape[:2], *shape) for (name, shape), piece in pieces}
-        means.append(outputs)
-        covariances.append(posterior.covariance(by_tensor))
+        means.append(_finite(outputs))
+        covariances.append(_finite(posterior.covariance(by_tensor)))
     return NormalOutputs(torch.cat(means), torch.cat(covariances))
 
 

@@ -87,7 +87,7 @@ def hidden_units(model: nn.Module, example_input: Tensor | None = None) -> tuple
         raise ValueError(
             "The model must have hidden units that may change places: in an nn.Sequential, between two trainable linear maps "
             f"of known kinds (nn.Linear, nn.Conv2d, FilterBank, …). None were found in this {type(model).__name__}. If it has "
-            "some, describe them by hand, HiddenUnits(name, count, axes), and check them by check_units(model, units, inputs)."
+            "some, describe them by hand, sb.HiddenUnits(name, count, axes), as in sb.Elbo(units=...)."
         )
     if example_input is not None:
         check_units(model, found, example_input)

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Generator, nn
 
 from symbayes.data.source import Data, as_source
-from symbayes.evidence.objective import Laplace, Objective
+from symbayes.evidence.objective import ByCurvature, Laplace, Objective
 from symbayes.likelihoods import Categorical, Likelihood
 from symbayes.priors import Prior, TensorwisePrior
 from symbayes.training.loop import train
@@ -54,7 +54,7 @@ def fit(
     objective = objective if objective is not None else Laplace()
     schedule = schedule if schedule is not None else Schedule(epochs=epochs)
     problem = Problem(model, as_source(data, device), likelihood, prior)
-    problem.check(schedule.batch_size)
+    problem.check(schedule.batch_size, curvature=isinstance(objective, ByCurvature))
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn(),
         console=Console(stderr=True), disable=not progress, transient=True,

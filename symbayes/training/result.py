@@ -115,12 +115,13 @@ class Result:
         Raises:
             NoPosteriorError: If there is no posterior, and `by` is not "plug-in".
         """
-        device = next(self.model.parameters()).device
+        weight = next(self.model.parameters())
         if by == "plug-in":
             known = Posterior({name: weight.detach() for name, weight in weights(self.model).items()}, (), "weights alone")
         else:
-            known = self.posterior if only is None else self.posterior.only(only)
-        inputs = inputs.to(device)
+            known = self.posterior.like(weight)  # the model may have been moved since
+            known = known if only is None else known.only(only)
+        inputs = inputs.to(weight.device)
         return predict(self.model, known, self.likelihood, inputs, by=by, samples=samples, batch_size=batch_size)
 
     def evaluate(self, data: Data, batch_size: int = 500, by: str | None = "plug-in", samples: int = 128) -> dict[str, float]:
@@ -191,7 +192,10 @@ class Result:
         tensors = {f"{part}:{name}": tensor for part, module in parts.items() for name, tensor in module.state_dict().items()}
         if self.examples is not None:
             tensors[_EXAMPLES] = self.examples
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "weights.safetensors")
+        apart = {
+            name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+        }  # some are shared
+        save_file(apart, folder / "weights.safetensors")
         (folder / "history.jsonl").write_text("".join(json.dumps(asdict(record)) + "\n" for record in self.history))
         summary = self.summary(calibration)
         (folder / "result.json").write_text(json.dumps(summary, indent=1))

@@ -12,6 +12,7 @@ from symbayes.evidence.elbo import Elbo, log_precisions, second_moments
 from symbayes.evidence.terms import Evidence
 from symbayes.invariance.extents import all_extents
 from symbayes.layers.structure import weights
+from symbayes.posterior.units import check_units, hidden_units
 from symbayes.training.hyper import HyperAdam
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record
@@ -44,6 +45,10 @@ class _Learner:
     """What is learned, and how it is moved."""
 
     def __init__(self, problem: Problem, objective: Elbo, schedule: Schedule, generator: Generator) -> None:
+        if objective.permutations:  # found and checked once, before time is spent
+            units = objective.units if objective.units is not None else hidden_units(problem.model)
+            check_units(problem.model, units, problem.examples())
+            objective = replace(objective, units=units)
         self.problem, self.objective, self.schedule, self.generator = problem, objective, schedule, generator
         self.variational = objective.family.over(problem.model)
         self.hyper = HyperAdam(problem.model)

@@ -234,6 +234,63 @@ def test_local_noise_has_less_variance():
     assert (found[True].mean() - found[False].mean()).abs() < 4 * error
 
 
+class Net(nn.Module):
+    """Two layers, of which the first is used as the case says."""
+
+    def __init__(self, case: str) -> None:
+        super().__init__()
+        self.case, self.first, self.last = case, nn.Linear(3, 3), nn.Linear(3, 2)
+        if case == "subclass":
+            self.first = Doubled(3, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        match self.case:
+            case "rows of sets":
+                hidden = self.first(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2]).mean(1)
+            case "by name":
+                hidden = self.first(input=inputs)
+            case "weight used again":
+                hidden = self.first(inputs).tanh() @ self.first.weight
+            case "the same for all data":
+                hidden = inputs + self.first(torch.ones(1, 3))
+            case _:
+                hidden = self.first(inputs)
+        return self.last(hidden.tanh())
+
+
+class Doubled(nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(inputs)
+
+
+ODD = {"rows of sets": (4, 3), "by name": (3,), "weight used again": (3,), "the same for all data": (3,), "subclass": (3,)}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_noise_is_drawn_behind_maps_only_where_their_weights_meet_a_datum_once(case):
+    torch.manual_seed(0)
+    model, inputs = Net(case), torch.randn(5, *ODD[case])
+    variational = sb.MatrixNormal(deviation=0.5).over(model)
+    local = variational.local(inputs)
+    assert [site.module for site in local.values()] == ["last"]
+    with torch.no_grad():
+        drawn, noisy = (
+            sampled_outputs(model, variational(), inputs, 20_000, local=which, generator=generator(5)) for which in ({}, local)
+        )
+    torch.testing.assert_close(noisy.mean(0), drawn.mean(0), rtol=0, atol=0.03)
+    torch.testing.assert_close(noisy.std(0), drawn.std(0), rtol=0.05, atol=0)
+
+
+def test_inputs_may_be_whole_numbers():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(12, 2))
+    batch = torch.randint(0, 7, (5, 3)), torch.randint(0, 2, (5,))
+    variational = sb.MatrixNormal().over(model)
+    assert [site.module for site in variational.local(batch[0]).values()] == ["2"]
+    found = sb.Elbo().evidence(model, variational, batch, sb.Categorical(), sb.TensorwisePrior(model))
+    assert found.total.isfinite()
+
+
 SHARED = {
     "positions": (lambda: nn.Sequential(nn.Linear(3, 2), nn.Flatten()), (5, 3)),
     "convolution": (lambda: nn.Sequential(nn.Conv1d(3, 2, 3), nn.Flatten()), (3, 5)),
@@ -332,3 +389,30 @@ def test_terms_are_those_of_every_estimate():
 def test_settings_are_checked(settings):
     with pytest.raises(ValueError, match="got"):
         sb.Elbo(**settings)
+
+
+def test_what_does_not_fit_together_is_refused():
+    model, other = network(), network()
+    x, y = regression()
+    objective, likelihood = sb.Elbo(), sb.Gaussian().double()
+    variational, prior = objective.family.over(model), sb.TensorwisePrior(model)
+    with pytest.raises(ValueError, match="over this very model"):
+        objective.evidence(other, variational, (x, y), likelihood, prior)
+    with pytest.raises(ValueError, match="unmatched"):
+        objective.evidence(model, variational, (x, y), likelihood, sb.TensorwisePrior(nn.Linear(3, 2)))
+    with pytest.raises(ValueError, match=r"Each of the 24 inputs.* 5 targets"):
+        objective.evidence(model, variational, (x, y[:5]), likelihood, prior)
+    with pytest.raises(ValueError, match="num_data=3"):
+        objective.evidence(model, variational, (x, y), likelihood, prior, num_data=3)
+    with pytest.raises(ValueError, match="count must be at least 1"):
+        objective.evidence(model, variational, (x, y), likelihood, prior, samples=0)
+    flat = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)).double()
+    with pytest.raises(ValueError, match=r"outputs \[n, c\].* shape \(24,\)"):
+        objective.evidence(flat, objective.family.over(flat), (x, y[:, 0]), likelihood, sb.TensorwisePrior(flat))
+
+
+def test_something_must_be_uncertain():
+    model = nn.Linear(3, 2)
+    model.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="weights that are uncertain"):
+        sb.MeanField(biases="deterministic").over(model)

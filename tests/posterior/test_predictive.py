@@ -371,3 +371,12 @@ def test_inputs_that_are_no_numbers_are_refused(generator):
     model, posterior = classifier(generator)
     with pytest.raises(sb.NotFiniteError, match="first in datum 1"):
         predict(model, posterior, sb.Categorical(), torch.tensor([[0.0] * 3, [torch.nan] * 3], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("by", WAYS)
+def test_outputs_that_are_no_numbers_are_refused(by, generator):
+    _, model, posterior, likelihood = regression(generator)
+    inputs = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1e308, 1e308]], dtype=torch.float64)
+    posterior = replace(posterior, mean={**posterior.mean, "weight": torch.full((2, 3), 1e3, dtype=torch.float64)})
+    with pytest.raises(sb.NotFiniteError, match="must be finite under its posterior"):
+        predict(model, posterior, likelihood, inputs, by=by, samples=4)

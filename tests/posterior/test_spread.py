@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from symbayes.posterior.posterior import Members, Posterior
+from symbayes.posterior.posterior import CUBATURE_LIMIT, Members, Posterior
 from symbayes.posterior.spread import DiagonalSpread, EigenSpread, FullSpread, MatrixSpread, Spread
 
 
@@ -84,6 +84,13 @@ def test_draws_have_the_moments(spread):
     assert (drawn.T.cov() - L @ L.T).abs().max() < 2 * error
     paired = posterior.sample(10, generator=torch.Generator().manual_seed(0), antithetic=True)
     torch.testing.assert_close(members.join(paired).mean(0), members.join(posterior.mean))
+
+
+def test_cubature_is_refused_where_it_would_not_fit():
+    p = CUBATURE_LIMIT + 1
+    posterior = Posterior({"w": torch.zeros(p)}, ((Members({"w": (p,)}), DiagonalSpread(torch.ones(p))),), "any")
+    with pytest.raises(ValueError, match=r"at most 8192 .* has 8193\. Draw some"):
+        posterior.cubature()
 
 
 def test_cubature_has_the_moments_exactly(spread):

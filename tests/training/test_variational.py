@@ -172,3 +172,60 @@ def test_weights_that_diverge_are_refused():
     x, y = regression()
     with pytest.raises(sb.NotFiniteError, match="must be finite"):
         sb.fit(nn.Linear(4, 1), (x, y * 1e30), likelihood=sb.Gaussian(), objective=sb.Elbo(), epochs=3, progress=False)
+
+
+def test_units_that_may_not_change_places_are_refused_before_training():
+    x, y = regression()
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+    start = model[0].weight.detach().clone()
+    wrong = sb.HiddenUnits("0", 3, {"0.weight": -2, "2.weight": -1})  # without the bias
+    objective = sb.Elbo(permutations=2, units=(wrong,))
+    with pytest.raises(ValueError, match="permuting units '0' changes"):
+        sb.fit(model, (x, y), likelihood=sb.Gaussian(), objective=objective, epochs=1, progress=False)
+    torch.testing.assert_close(model[0].weight, start, rtol=0, atol=0)
+
+
+class Recurrent(nn.Module):
+    """Weights that are shared in ways whose curvature is not known."""
+
+    def __init__(self, case: str) -> None:
+        super().__init__()
+        self.case, self.inner, self.last = case, nn.Linear(4, 4), nn.Linear(4, 2)
+        self.other = nn.LSTM(4, 4, batch_first=True) if case == "lstm" else nn.Linear(4, 4)
+        if case == "tied":
+            self.other.weight = self.inner.weight
+        if case not in ("tied", "lstm", "unused"):
+            del self.other
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.inner(inputs).tanh()
+        match self.case:
+            case "tied":
+                hidden = self.other(hidden).tanh()
+            case "lstm":
+                hidden = self.other(hidden[:, None])[0][:, 0]
+            case "twice":
+                hidden = self.inner(hidden).tanh()
+            case "by name":
+                hidden = hidden + self.inner(input=inputs)
+        return self.last(hidden)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("case", ["tied", "twice", "lstm", "by name"])
+def test_any_model_is_trained_as_it_is(case, tmp_path):
+    torch.manual_seed(0)
+    x, y = regression()
+    data = x, (y[:, 0] > 0).long()
+    result = sb.fit(Recurrent(case), data, objective=sb.Elbo(), epochs=2, progress=False)
+    assert result.posterior.parts
+    assert set(result.evidence.effective) == set(dict(result.model.named_parameters()))
+    result.save(tmp_path)
+    again = sb.load_result(tmp_path, model=Recurrent(case))
+    torch.testing.assert_close(again.predict(x, samples=8).mean, result.predict(x, samples=8).mean)
+
+
+def test_weights_without_use_are_refused():
+    x, y = regression()
+    with pytest.raises(RuntimeError, match="outputs of the model do not depend on it"):
+        sb.fit(Recurrent("unused"), (x, (y[:, 0] > 0).long()), objective=sb.Elbo(), epochs=1, progress=False)
