@@ -123,7 +123,7 @@ def _objective(settings: Settings, by: str) -> Objective:
         warm_up=0.1,
         spread_rate=3.0,
         extent_rate=0.1,
-        frequency=50,
+        frequency=min(50, max(1, settings.epochs // 5)),
     )
 
 

@@ -11,7 +11,7 @@ from symbayes.curvature.ggn import FullCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature
 from symbayes.errors import NoPosteriorError, NotFiniteError
 from symbayes.layers.structure import weights
-from symbayes.posterior.posterior import Members, Posterior
+from symbayes.posterior.posterior import Members, Posterior, Weights
 from symbayes.posterior.spread import DiagonalSpread, EigenSpread, FullSpread, Spread
 from symbayes.priors import Prior
 
@@ -32,7 +32,13 @@ def laplace_posterior(curvature: Curvature, model: nn.Module, prior: Prior) -> P
     """
     prior.check(model)
     mean = {name: parameter.detach().clone() for name, parameter in weights(model).items()}
-    precisions = {name: precision.double() for name, precision in prior.precisions().items()}
+    return posterior_at(curvature, mean, prior.precisions())
+
+
+@torch.no_grad()
+def posterior_at(curvature: Curvature, mean: Weights, precisions: Mapping[str, Tensor]) -> Posterior:
+    """The same for weights W* and precisions δ by tensor, as they were when the curvature was found."""
+    precisions = {name: precision.double() for name, precision in precisions.items()}
     if isinstance(curvature, BlockCurvature):
         _check(mean, curvature.blocks)
         parts = [({name: mean[name]}, _spread(curvature.blocks[name], precisions[name], name)) for name in mean]

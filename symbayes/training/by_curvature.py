@@ -13,7 +13,7 @@ from symbayes.evidence.objective import Augerino, ByCurvature, Laplace
 from symbayes.evidence.terms import Evidence
 from symbayes.invariance.extents import all_extents
 from symbayes.layers.structure import weights
-from symbayes.posterior.laplace import laplace_posterior
+from symbayes.posterior.laplace import posterior_at
 from symbayes.training.hyper import HyperAdam, refuse_still, update_extents, update_noise, update_precisions
 from symbayes.training.optimiser import ProximalAdam
 from symbayes.training.problem import Problem
@@ -50,7 +50,10 @@ def train_by_curvature(problem: Problem, objective: ByCurvature, schedule: Sched
         described = problem.described(evidence) if evidence else None
         shown = extents if extents is not None else all_extents(problem.model)
         yield Record(epoch, schedule.epochs, seconds, rate, loss, shown, described)
-    return partial(laplace_posterior, curvature, problem.model, problem.prior)
+    # As they are now: the model may be trained on before the posterior is asked for.
+    mean = {name: parameter.detach().clone() for name, parameter in weights(problem.model).items()}
+    precisions = {name: precision.detach().clone() for name, precision in problem.prior.precisions().items()}
+    return partial(posterior_at, curvature, mean, precisions)
 
 
 def _final(problem: Problem, objective: ByCurvature, best: "_Best", generator: Generator) -> tuple[Curvature, Evidence]:

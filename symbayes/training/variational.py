@@ -11,7 +11,7 @@ from symbayes.errors import NotFiniteError
 from symbayes.evidence.elbo import Elbo, log_precisions, second_moments
 from symbayes.evidence.terms import Evidence
 from symbayes.invariance.extents import all_extents
-from symbayes.layers.structure import weights
+from symbayes.layers.structure import hyperparameters, weights
 from symbayes.posterior.units import check_units, hidden_units
 from symbayes.training.hyper import HyperAdam
 from symbayes.training.problem import Problem
@@ -24,6 +24,7 @@ def train_variational(problem: Problem, objective: Elbo, schedule: Schedule, gen
 
     The evidence of an epoch is that of its steps, while everything moves; that of the last is of what was learned.
     """
+    _refuse_too_short(problem, objective, schedule)
     learner = _Learner(problem, objective, schedule, generator)
     started = time.perf_counter()
     for epoch in range(1, schedule.epochs + 1):
@@ -39,6 +40,20 @@ def train_variational(problem: Problem, objective: Elbo, schedule: Schedule, gen
         yield Record(epoch, schedule.epochs, seconds, rate, loss, extents, problem.described(evidence))
     posterior = learner.variational().detached()
     return lambda: posterior
+
+
+def _refuse_too_short(problem: Problem, objective: Elbo, schedule: Schedule) -> None:
+    """Refuse a schedule under which extents and other hyperparameters would not move once.
+
+    Raises:
+        ValueError: Saying how many epochs there must be.
+    """
+    left = sum(objective.weight_at(epoch, schedule.epochs) == 1 for epoch in range(1, schedule.epochs + 1))
+    if hyperparameters(problem.model) and left < objective.frequency:
+        raise ValueError(
+            f"Hyperparameters move every frequency={objective.frequency} epochs after the warm-up, so there must be as many; "
+            f"there are {left} of {schedule.epochs}. Train longer, or lower frequency or warm_up."
+        )
 
 
 class _Learner:

@@ -73,7 +73,7 @@ def test_a_run_gives_frequencies_errors_and_a_curve(by):
     found = learn(SMALL, by, 2.0, told.append)
     assert [record.epoch for record in told] == [1, 2, 3]
     assert len(found["history"]) == 4
-    assert (found["square"] == pytest.approx(2.0)) == (by != "maximum likelihood")  # the evidence rests in so few epochs
+    assert (found["square"] == pytest.approx(2.0)) == (by == "fixed")
     assert ("log_evidence" in found) == (by != "maximum likelihood")
     assert any(found["deviation"]) == (by != "maximum likelihood")
     assert found == learn(SMALL, by, 2.0, told.append)

@@ -104,3 +104,11 @@ def test_a_full_covariance_is_for_small_layers():
 def test_settings_are_checked(settings):
     with pytest.raises(ValueError, match="must be"):
         sb.MeanField(**settings)
+
+
+def test_a_row_without_gradient_is_refused():
+    model = nn.Sequential(nn.Embedding(7, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 2))
+    with pytest.raises(ValueError, match=r"row 0 of the embedding '0' has none, because of its padding_idx"):
+        sb.MeanField().over(model)
+    model[0].weight.requires_grad_(False)
+    assert set(sb.MeanField().over(model)().mean) == {"2.weight", "2.bias"}

@@ -73,3 +73,8 @@ def test_a_step_goes_down_the_mean_gradient_of_the_second_half(monkeypatch):
 def test_no_epochs_between_steps_are_refused():
     with pytest.raises(ValueError, match=r"frequency must be at least 1, a step of hyperparameters with every batch; got 0"):
         sb.Elbo(frequency=0)
+
+
+def test_a_schedule_without_a_step_of_hyperparameters_is_refused():
+    with pytest.raises(ValueError, match=r"every frequency=5 epochs after the warm-up.* there are 4 of 6"):
+        scales(frequency=5, epochs=6, warm_up=0.5)

@@ -170,3 +170,16 @@ def test_posteriors_that_are_damaged_or_of_others_are_refused(result, tmp_path):
     path.write_bytes((tmp_path / "other" / "posterior.safetensors").read_bytes())
     with pytest.raises(ValueError, match=r"does not fit the weights beside it. Copy the folder again"):
         sb.load_result(tmp_path / "one", model=network())
+
+
+def test_the_posterior_is_that_of_the_end_of_training():
+    generator = torch.Generator().manual_seed(0)
+    data = (torch.randn(20, 3, generator=generator), torch.arange(20) % 2)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    result = sb.fit(model, data, epochs=2, progress=False)
+    kept = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight += 1
+        result.prior.log_precision += 1
+    assert torch.equal(result.posterior.mean["weight"], kept)
