@@ -16,12 +16,11 @@ from symbayes.curvature.evaluate import log_likelihood
 from symbayes.data.source import Batch
 from symbayes.evidence.objective import Objective
 from symbayes.evidence.terms import Evidence
-from symbayes.layers.structure import weight_tensors
 from symbayes.likelihoods import Likelihood
 from symbayes.posterior.families import Family, MatrixNormal, Variational
 from symbayes.posterior.functional import outputs_under, sampled_outputs
 from symbayes.posterior.permutations import HiddenUnits, mutual_information
-from symbayes.posterior.posterior import Posterior
+from symbayes.posterior.posterior import Posterior, Weights
 from symbayes.posterior.units import hidden_units
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
 
@@ -136,8 +135,9 @@ class Elbo(Objective):
             NotFiniteError: If inputs or log-probabilities are not finite.
         """
         inputs, targets = batch
-        prior.check(model)
         variational.check(model)
+        if prior.group_of.keys() != variational.places.keys():
+            prior.check(model)  # which says what does not fit
         drawn = self.samples if samples is None else samples
         posterior = variational()
         outputs = self.outputs(model, variational, posterior, inputs, drawn, generator)
@@ -150,15 +150,16 @@ class Elbo(Objective):
             )
         repeated = targets.repeat(m, *(1,) * (targets.ndim - 1))
         fit = log_likelihood(likelihood, inputs, outputs.flatten(0, 1), repeated) * (size / (m * n))
-        moments = second_moments(posterior)
+        variances = posterior.variances()
+        moments = second_moments(posterior, variances)
         chosen = self.collapsed if collapsed is None else collapsed
         precisions = prior_precisions(prior, moments, variational.deterministic) if chosen else prior.precisions()
         return Evidence(
             fit,
             expected_log_prior(prior, moments, precisions, variational.deterministic),
             posterior.entropy() + self._information(model, posterior, drawn, generator),
-            effective(prior, posterior, precisions),
-            {name: (tensor.layer, tensor.path) for name, tensor in weight_tensors(model).items()},
+            effective(prior, variances, precisions),
+            variational.places,
             size,
             self._estimator(posterior, m),
         )
@@ -197,9 +198,8 @@ class Elbo(Objective):
         )
 
 
-def second_moments(posterior: Posterior) -> dict[str, Float[Tensor, ""]]:
-    """E‖θ‖² by tensor: ‖mean‖² + tr Σ."""
-    variances = posterior.variances()
+def second_moments(posterior: Posterior, variances: Weights) -> dict[str, Float[Tensor, ""]]:
+    """E‖θ‖² by tensor: ‖mean‖² + tr Σ, with the variances of the posterior."""
     return {name: (mean.square() + variances[name]).sum(dtype=torch.float64) for name, mean in posterior.mean.items()}
 
 
@@ -233,7 +233,6 @@ def expected_log_prior(
 
 
 @torch.no_grad()
-def effective(prior: Prior, posterior: Posterior, precisions: Mapping[str, Tensor]) -> dict[str, Float[Tensor, ""]]:
+def effective(prior: Prior, variances: Weights, precisions: Mapping[str, Tensor]) -> dict[str, Float[Tensor, ""]]:
     """γ by tensor: p − δ tr Σ, which is what Laplace's method has with Σ = (H + Δ)⁻¹."""
-    variances = posterior.variances()
     return {name: prior.sizes[name] - precisions[name] * variances[name].sum() for name in prior.group_of}

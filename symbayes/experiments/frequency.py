@@ -25,8 +25,9 @@ from symbayes.posterior.functional import sampled_outputs
 from symbayes.posterior.posterior import Posterior
 from symbayes.priors import TensorwisePrior
 from symbayes.report.frequency import EVIDENCE, LIKELIHOOD, frequency_page, frequency_table, picture
-from symbayes.training.loop import train
+from symbayes.training.fit import learn as fit
 from symbayes.training.problem import Problem
+from symbayes.training.record import Record
 from symbayes.training.schedule import Schedule
 
 #: What the first or fixed frequency follows, as the task of a cell.
@@ -91,20 +92,19 @@ def learn(settings: Settings, by: str, start: float, each_epoch: EachEpoch) -> N
     prior = TensorwisePrior(model, _WEAK if by == LIKELIHOOD else 1.0)
     problem = Problem(model, as_source(seen, torch.device("cpu")), likelihood, prior)
     schedule = Schedule(settings.epochs, settings.data, settings.learning_rate)
-    run = train(problem, _objective(settings, by), schedule, generator=torch.Generator().manual_seed(settings.seed))
-    history, posterior = [start], None
-    while posterior is None:
-        try:
-            record = next(run)
-        except StopIteration as end:
-            posterior = end.value
-        else:
-            history.append(model.square)
-            each_epoch(record)
+    history = [start]
+
+    def note(record: Record) -> None:
+        history.append(model.square)
+        each_epoch(record)
+
+    generator = torch.Generator().manual_seed(settings.seed)
+    result = fit(problem, _objective(settings, by), schedule, generator=generator, each_epoch=note)
     found = {"by": by, "start": start, "square": model.square, "history": [round(square, 4) for square in history]}
-    if record.evidence is not None and by != LIKELIHOOD:
-        found |= {"log_evidence": record.evidence.total, "estimator": record.evidence.estimator, "noise": record.evidence.noise}
-    sampled = posterior() if by != LIKELIHOOD else None
+    if by != LIKELIHOOD:
+        evidence = result.evidence
+        found |= {"log_evidence": evidence.total, "estimator": evidence.estimator, "noise": evidence.noise}
+    sampled = result.posterior if by != LIKELIHOOD else None
     for name, (inputs, targets) in (("training", seen), ("test", fresh)):
         found[name] = error(_predictions(model, sampled, inputs)[0], targets)
     for name, values in zip(("mean", "deviation"), _predictions(model, sampled, _grid()), strict=True):

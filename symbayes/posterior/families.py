@@ -52,15 +52,16 @@ class Variational(nn.Module):
         self.members = tuple(family.members(model))
         if not self.members:
             raise ValueError("A posterior needs weights that are uncertain; with biases='deterministic', the model has none.")
-        values = {name: parameter.detach() for name, parameter in weights(model).items()}
         deviations = _first_deviations(model, family.deviation)
         self.spreads = nn.ModuleList(
             family.parameters(members.join({name: deviations[name] for name in members.shapes}), members, matrix)
             for members, matrix in self.members
         )
         known = {name for members, _ in self.members for name in members.shapes}
+        #: Layer and path of every weight.
+        self.places = {name: (tensor.layer, tensor.path) for name, tensor in weight_tensors(model).items()}
         #: Without uncertainty and prior.
-        self.deterministic = frozenset(values.keys() - known)
+        self.deterministic = frozenset(self.places.keys() - known)
         self._local: dict[int, Site] | None = None
 
     def check(self, model: nn.Module) -> None:

@@ -27,7 +27,7 @@ def train_by_curvature(problem: Problem, objective: ByCurvature, schedule: Sched
     hyper = HyperAdam(problem.model)
     if isinstance(objective, Laplace):
         refuse_still(problem.model)
-    best = _Best(problem)
+    best = _Best(problem, keeps=isinstance(objective, Laplace) and objective.keep_best)
     started = time.perf_counter()
     for epoch in range(1, schedule.epochs + 1):
         rate = schedule.learning_rate * schedule.falls_to(epoch)
@@ -58,7 +58,7 @@ def train_by_curvature(problem: Problem, objective: ByCurvature, schedule: Sched
 
 def _final(problem: Problem, objective: ByCurvature, best: "_Best", generator: Generator) -> tuple[Curvature, Evidence]:
     """Curvature and evidence of what is kept: the best state, or the last, under the final rule if there is one."""
-    kept = best.restore() if isinstance(objective, Laplace) and objective.keep_best else best.last
+    kept = best.restore()
     if objective.final_rule is None:
         return kept
     with torch.no_grad():
@@ -120,22 +120,23 @@ def _epoch(
 
 
 class _Best:
-    """The state of highest evidence so far, and the last one."""
+    """What is to be kept: the state of highest evidence so far, or the last one."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.parts = (problem.model, problem.prior, problem.likelihood)
+    def __init__(self, problem: Problem, *, keeps: bool) -> None:
+        #: What is restored; nothing where the last state is kept.
+        self.parts = (problem.model, problem.prior, problem.likelihood) if keeps else ()
         self.best: tuple[Curvature, Evidence] | None = None
         self.states: list[dict[str, Tensor]] = []
 
     def offer(self, curvature: Curvature, evidence: Evidence) -> None:
         if not evidence.total.isfinite():
             raise NotFiniteError(f"The log evidence must be finite, got {evidence}. Check the scale of inputs and precisions.")
-        self.last = (curvature, evidence)
-        if self.best is None or evidence.total > self.best[1].total:
-            self.best = self.last
+        if not self.parts or self.best is None or evidence.total > self.best[1].total:
+            self.best = (curvature, evidence)
             self.states = [{k: v.detach().clone() for k, v in part.state_dict().items()} for part in self.parts]
 
     def restore(self) -> tuple[Curvature, Evidence]:
         for part, state in zip(self.parts, self.states, strict=True):
             part.load_state_dict(state)
-        return self.best or self.last
+        assert self.best is not None  # there is an offer in the last epoch
+        return self.best

@@ -192,10 +192,9 @@ class Result:
         tensors = {f"{part}:{name}": tensor for part, module in parts.items() for name, tensor in module.state_dict().items()}
         if self.examples is not None:
             tensors[_EXAMPLES] = self.examples
-        apart = {
-            name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
-        }  # some are shared
-        save_file(apart, folder / "weights.safetensors")
+        # Copies, since safetensors refuse what shares memory, as tied weights do.
+        copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+        save_file(copies, folder / "weights.safetensors")
         (folder / "history.jsonl").write_text("".join(json.dumps(asdict(record)) + "\n" for record in self.history))
         summary = self.summary(calibration)
         (folder / "result.json").write_text(json.dumps(summary, indent=1))

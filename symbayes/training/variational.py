@@ -140,8 +140,9 @@ class _Learner:
     @torch.no_grad()
     def settle_precisions(self) -> None:
         """The prior takes the precisions that are best for the posterior there is."""
-        prior = self.problem.prior
-        prior.log_precision.copy_(log_precisions(prior, second_moments(self.variational()), self.variational.deterministic))
+        prior, posterior = self.problem.prior, self.variational()
+        moments = second_moments(posterior, posterior.variances())
+        prior.log_precision.copy_(log_precisions(prior, moments, self.variational.deterministic))
 
     @torch.no_grad()
     def settle_noise(self) -> None:
