@@ -26,7 +26,7 @@ def coordinates(degrees: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Start:
-    """Where motion starts: q ~ positions · N(0, I) + shift · ξ + moved with one ξ ~ N(0, 1) for all of q, p ~ momenta · N(0, I).
+    """q ~ positions · N(0, I) + shift · ξ + moved, with one ξ ~ N(0, 1) for all of q, and p ~ momenta · N(0, I): where motion starts.
 
     Args:
         positions: Standard deviation of each position on its own.
@@ -124,7 +124,7 @@ class System:
 
 
 def oscillators(n: int = 1) -> System:
-    """Equal springs that do not know of each other, H = (|q|² + |p|²) / 2: they may be turned into one another in phase space."""
+    """Masses on springs, all equal and each on its own: H = (|q|² + |p|²) / 2."""
     _at_least(1, "oscillators", n)
 
     def energy(q: Tensor, p: Tensor) -> Tensor:
@@ -173,8 +173,8 @@ def pendulum() -> System:
 def double_pendulum() -> System:
     """A pendulum below a pendulum, H = (p₁² + 2 p₂² − 2 p₁ p₂ cos δ) / (2 + 2 sin² δ) − 2 cos θ₁ − cos θ₂ with δ = θ₁ − θ₂.
 
-    Masses, lengths and gravity are 1, and both angles are from the vertical. Momenta are those that belong to the angles: p₁ = 2 θ̇₁ +
-    θ̇₂ cos δ and p₂ = θ̇₂ + θ̇₁ cos δ.
+    Masses, lengths and gravity are 1, and both angles are from the vertical. Momenta are those that belong to the angles:
+    p₁ = 2 θ̇₁ + θ̇₂ cos δ and p₂ = θ̇₂ + θ̇₁ cos δ.
     """
 
     def energy(q: Tensor, p: Tensor) -> Tensor:
@@ -202,11 +202,10 @@ def _ellipses(count: int, generator: Generator) -> States:
     parameter = half_axis * (1 - eccentricity.square())
     distance = parameter / (1 + eccentricity * anomaly.cos())
     sense = torch.where(unit[:, 4] < 0.5, -1.0, 1.0)
-    q = torch.polar(distance, anomaly)
-    p = torch.complex(-anomaly.sin(), eccentricity + anomaly.cos()) / parameter.sqrt()
+    q = torch.complex(distance * anomaly.cos(), sense * distance * anomaly.sin())
+    p = torch.complex(-anomaly.sin(), sense * (eccentricity + anomaly.cos())) / parameter.sqrt()
     direction = torch.polar(torch.ones_like(turn), turn)
-    placed = [torch.view_as_real(part * direction) for part in (q, p)]
-    return torch.stack([placed[0][:, 0], sense * placed[0][:, 1], placed[1][:, 0], sense * placed[1][:, 1]], 1)
+    return torch.cat([torch.view_as_real(part * direction) for part in (q, p)], 1)
 
 
 _NAMED: dict[str, Callable[[], System]] = {
@@ -218,7 +217,7 @@ _NAMED: dict[str, Callable[[], System]] = {
 
 
 def system(name: str) -> System:
-    """A system by name, such as "oscillator", "2-oscillators", "3-body-2d", "3-body-3d", "pendulum", "double-pendulum", "kepler".
+    """A system by name: "oscillator", "pendulum", "double-pendulum", "kepler", or with any counts "2-oscillators", "3-body-2d".
 
     Raises:
         ValueError: If there is no such system.
