@@ -26,7 +26,7 @@ def coordinates(degrees: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Start:
-    """q ~ positions · N(0, I) + shift · ξ + moved, with one ξ ~ N(0, 1) for all of q, and p ~ momenta · N(0, I): where motion starts.
+    """Where motion starts: q ~ positions · N(0, I) + shift · ξ + moved with one ξ ~ N(0, 1) per state, p ~ momenta · N(0, I).
 
     Args:
         positions: Standard deviation of each position on its own.
@@ -72,7 +72,7 @@ class System:
         name: For people.
         names: Of the coordinates, positions first; none: those of `coordinates`.
         start: Where motion starts.
-        draw: In place of `start`, so many initial states; for systems that not every start suits.
+        draw: So many initial states, in place of any start; for systems that not every start suits.
 
     Raises:
         ValueError: If degrees is below 1, or names do not fit.
@@ -111,16 +111,25 @@ class System:
         return found
 
     def initial(self, count: int, generator: Generator, start: Start | None = None) -> States:
-        """States to start from: as `start` says, or, without one, as is usual for this system."""
-        if start is None and self.draw is not None:
-            found = self.draw(count, generator).double()
-            if found.shape != (count, 2 * self.degrees):
-                raise ValueError(
-                    f"draw of {self.name} must return {count} states of {2 * self.degrees} numbers, got the shape "
-                    f"{tuple(found.shape)}."
-                )
-            return found
-        return (start or self.start).draw(count, self.degrees, generator)
+        """States to start from: as `start` says, or, without one, as is usual for this system.
+
+        Raises:
+            ValueError: If a start is given to a system that draws its own states, or what it draws is of another shape.
+        """
+        if self.draw is None:
+            return (start or self.start).draw(count, self.degrees, generator)
+        if start is not None:
+            raise ValueError(
+                f"start must be left out for {self.name}, which draws initial states of its own: others may lead to "
+                "collisions. If they shall, take dataclasses.replace(system, draw=None)."
+            )
+        found = self.draw(count, generator).double()
+        if found.shape != (count, 2 * self.degrees):
+            raise ValueError(
+                f"draw of {self.name} must return {count} states of {2 * self.degrees} numbers, got the shape "
+                f"{tuple(found.shape)}."
+            )
+        return found
 
 
 def oscillators(n: int = 1) -> System:
