@@ -134,7 +134,7 @@ def load_trajectories(path: str | Path, step: float | None = None) -> Trajectori
     if path.stat().st_size == 0:
         raise ValueError(f"{path} must hold trajectories; it is empty.")
     states, names, found = _from_array(path) if path.suffix.lower() == ".npy" else _from_table(path)
-    if step is None and found is None:
+    if step is None and found is None and states.shape[1] > 1:
         raise ValueError(
             f"{path} does not say how much time is between its states: give step=..., or a table with a column time."
         )
@@ -150,16 +150,17 @@ def save_csv(trajectories: Trajectories, path: str | Path) -> None:
     """A table that `load_trajectories` reads: columns "trajectory", "time" and the coordinates, to the last digit.
 
     Raises:
-        ValueError: If there are targets beside the states: the table has no place for them.
+        ValueError: If there are targets beside the states, for which the table has no place, or names would not be read again.
     """
     if trajectories.targets is not None:
         raise ValueError(
             "Only states can be saved as a table, and these trajectories have targets of their own. Leave those out: "
             "dataclasses.replace(trajectories, targets=None)."
         )
+    header = _header(Path(path), 1, [_WHICH, _WHEN, *trajectories.names])
     with Path(path).open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([_WHICH, _WHEN, *trajectories.names])
+        writer.writerow(header)
         for which, states in enumerate(trajectories.states.tolist()):
             writer.writerows([which, k * trajectories.step, *state] for k, state in enumerate(states))
 
@@ -246,7 +247,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         reader = csv.reader(file, strict=True)
         try:
             for row in reader:
-                if any(cell.strip() for cell in row):
+                if len(row) > 1 or any(cell.strip() for cell in row):
                     yield reader.line_num, row
         except csv.Error as error:
             raise ValueError(f"{path}, line {reader.line_num} must be text separated by commas: {error}.") from error

@@ -29,24 +29,31 @@ def test_oscillators_turn_in_phase_space():
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"),
-    [("oscillator", 20), ("3-oscillators", 20), ("3-body-2d", 20), ("3-body-3d", 20)]
-    + [("pendulum", 5), ("double-pendulum", 5), ("kepler", 5)],
+    ("name", "time"),
+    [
+        *(("oscillator", 20), ("3-oscillators", 20), ("3-body-2d", 20), ("3-body-3d", 20)),
+        *(("pendulum", 5), ("double-pendulum", 5), ("kepler", 5)),
+    ],
 )
-def test_energy_stays_the_same_for_long(name, steps):
-    found = simulate(name, trajectories=3, steps=steps, step=1.0)
+def test_energy_stays_the_same_for_long(name, time):
+    found = simulate(name, trajectories=2, steps=time, step=1.0)
     energies = torch.stack([system(name).hamiltonian(states) for states in found.states.unbind(1)], 1)
     scale = energies[:, :1].abs().clamp_min(0.1)
     assert ((energies - energies[:, :1]).abs() / scale).max() < 1e-8
 
 
-@pytest.mark.parametrize("start", [None, TESTS["wider"], Start(0.2, 3.0)], ids=["usual", "wider", "close"])
+@pytest.mark.parametrize("start", [None, TESTS["wider"]], ids=["usual", "wider"])
 def test_many_trajectories_are_as_exact_as_each_alone(start):
     found = bodies(3, 2, softening=0.5)
     together = simulate(found, trajectories=40, steps=2, step=1.0, start=start)
     for which in (0, 39):
         alone = simulate(starting(found, together.states[which, 0].tolist()), trajectories=1, steps=2, step=1.0)
-        assert_close(together.states[which], alone.states[0], atol=1e-7, rtol=1e-7)
+        assert_close(together.states[which], alone.states[0], atol=1e-9, rtol=0.0)
+
+
+def test_one_that_moves_among_many_at_rest_is_as_exact():
+    found = simulate(starting(oscillators(), [1.0, 0.0], *[[0.0, 0.0]] * 999), trajectories=1000, steps=1, step=5.0)
+    assert_close(found.states[0, 1], torch.tensor([cos(5), -sin(5)], dtype=torch.float64), atol=2e-10, rtol=0.0)
 
 
 @pytest.mark.parametrize("dimensions", [2, 3])
@@ -59,7 +66,7 @@ def test_bodies_keep_momentum_and_angular_momentum(dimensions):
 
 
 def test_a_pendulum_swings_as_slowly_as_the_elliptic_integral_says():
-    for angle in (1e-3, 1.0, 3.0):
+    for angle in (1e-3, 3.0):
         period = float(4 * ellipk(sin(angle / 2) ** 2))
         found = simulate(starting(pendulum(), [angle, 0.0]), trajectories=1, steps=4, step=period / 4)
         places = torch.tensor([angle, 0.0, -angle, 0.0, angle], dtype=torch.float64)
@@ -70,7 +77,7 @@ def test_a_pendulum_swings_as_slowly_as_the_elliptic_integral_says():
 
 def test_planets_come_back_after_keplers_period():
     generator = torch.Generator().manual_seed(3)
-    for state in kepler().initial(4, generator):
+    for state in kepler().initial(2, generator):
         half_axis = -0.5 / kepler().hamiltonian(state[None]).item()
         found = simulate(starting(kepler(), state.tolist()), trajectories=1, steps=2, step=pi * half_axis**1.5)
         assert_close(found.states[0, 2], state, atol=1e-7, rtol=0.0)

@@ -125,6 +125,13 @@ def test_targets_have_no_place_in_a_table(tmp_path):
     save_csv(replace(noisy, targets=None), tmp_path / "motion.csv")
 
 
+@pytest.mark.parametrize("name", ["time", "trajectory", "1.5", " "])
+def test_names_that_a_table_cannot_hold_are_refused(name, tmp_path):
+    with pytest.raises(ValueError, match="line 1 must be a header of different names, got trajectory, time, q"):
+        save_csv(Trajectories(counted(), 0.1, ("q", name)), tmp_path / "motion.csv")
+    assert not (tmp_path / "motion.csv").exists()
+
+
 def test_a_table_may_be_of_one_trajectory_without_time(tmp_path):
     found = load_trajectories(written(tmp_path, "\ufeffq, p\n1,2\n3,4\n\n5,6\n"), step=0.5)
     assert_close(found.states, torch.tensor([[[1, 2], [3, 4], [5, 6]]], dtype=torch.float64))
@@ -156,7 +163,8 @@ def test_trajectories_of_a_table_may_be_in_turns_and_columns_in_any_order(tmp_pa
         ("q,p\n1,nan\n3,4\n", "line 2 must have a finite number for p, got 'nan'"),
         ("time,q,p\n0,1,2\nnoon,3,4\n", "line 3 must have a finite number for time, got 'noon'"),
         ("q,p\n1,2\n", "motion.csv: A trajectory must have 2 states or more, got 1"),
-        ("time,q,p\n0,1,2\n", "does not say how much time"),
+        ("time,q,p\n0,1,2\n", "motion.csv: A trajectory must have 2 states or more, got 1"),
+        ("q,p\n1,2\n,\n3,4\n", "line 3 must have a finite number for q, got ''"),
         ("trajectory,q,p\na,1,2\na,1,2\nb,1,2\n", "equally many rows; 'a' has 2, 'b' has 1. Cut them"),
         (
             "time,q,p\n0,1,2\n1,1,2\n2,1,2\n3.1,1,2\n",
@@ -170,7 +178,7 @@ def test_trajectories_of_a_table_may_be_in_turns_and_columns_in_any_order(tmp_pa
 def test_broken_tables_are_refused_with_the_line(text, message, tmp_path):
     path = written(tmp_path, text)
     with pytest.raises(ValueError, match=message) as refused:
-        load_trajectories(path, step=None if "time" in text or "motion" not in message else 0.1)
+        load_trajectories(path, step=0.1)
     assert str(path) in str(refused.value)
 
 
