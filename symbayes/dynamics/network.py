@@ -3,14 +3,13 @@
 from typing import cast
 
 import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
-from symbayes.dynamics.integrators import Integrator, Midpoint
+from symbayes.dynamics.integrators import Integrator, Midpoint, Velocity
 from symbayes.dynamics.measure import check_measure, even_amounts, random_amounts
-from symbayes.dynamics.observables import Observables
-from symbayes.dynamics.phase import Observable, States, velocity
+from symbayes.dynamics.observables import AffineMaps, Observables, Transformations
+from symbayes.dynamics.perceptron import Perceptron
+from symbayes.dynamics.phase import Observable, States, rotated, velocity
 
 
 class HamiltonianNetwork(nn.Module):
@@ -54,49 +53,39 @@ class HamiltonianNetwork(nn.Module):
 
     def energy(self) -> Observable:
         """H, with the transformations of one pass."""
-        observables = self.observables
-        if observables is None:
-            return lambda states: cast(Tensor, self.net(states))[:, 0]
-        moved = observables.transformations(self._amounts(observables))
-
-        def averaged(states: States) -> Float[Tensor, " n"]:
-            values: Tensor = self.net(moved(states).flatten(0, 1))
-            return values.unflatten(0, (len(states), -1)).mean((1, 2))
-
-        return averaged
+        return self._energy(self._transformations())
 
     def forward(self, states: States) -> States:
-        energy = self.energy()
-        return self.integrator(lambda x: velocity(energy, x), states, self.step)
+        return self.integrator(self.motion(), states, self.step)
 
-    def _amounts(self, observables: Observables) -> Tensor:
-        like = next(observables.parameters())
-        if not self.training:
-            return even_amounts(self.measure, self.samples, observables.count).to(like)
-        self._passes += 1
-        rng = np.random.default_rng((self.seed, self._passes))
-        return random_amounts(self.measure, self.samples, observables.count, rng).to(like)
+    def motion(self) -> Velocity:
+        """J ∇H, with the transformations of one pass."""
+        maps, net = self._transformations(), self.net
+        # Written out, a gradient costs two sweeps through the network, and torch differentiates it only once more.
+        if isinstance(net, Perceptron) and maps is None:
+            return lambda states: rotated(net.gradient(states))
+        if isinstance(net, Perceptron) and isinstance(maps, AffineMaps):
+            return lambda states: rotated(maps.pulled(net.gradient(maps(states).flatten(0, 1)).unflatten(0, (len(states), -1))))
+        energy = self._energy(maps)
+        return lambda states: velocity(energy, states)
+
+    def _energy(self, maps: Transformations | None) -> Observable:
+        if maps is None:
+            return lambda states: cast(Tensor, self.net(states))[:, 0]
+        return lambda states: cast(Tensor, self.net(maps(states).flatten(0, 1))).unflatten(0, (len(states), -1)).mean((1, 2))
+
+    def _transformations(self) -> Transformations | None:
+        """Drawn anew while training, else always the same."""
+        observables = self.observables
+        if observables is None:
+            return None
+        if self.training:
+            self._passes += 1
+            rng = np.random.default_rng((self.seed, self._passes))
+            amounts = random_amounts(self.measure, self.samples, observables.count, rng)
+        else:
+            amounts = even_amounts(self.measure, self.samples, observables.count)
+        return observables.transformations(amounts.to(next(observables.parameters())))
 
     def __call__(self, states: States) -> States:
         return cast(Tensor, super().__call__(states))
-
-
-def perceptron(size: int, width: int = 50, hidden: int = 2, *, generator: Generator | None = None) -> nn.Sequential:
-    """F as a multilayer perceptron with ELUs; the last layer has no bias, because an energy has no zero.
-
-    Args:
-        size: Numbers of a state.
-        width: Of hidden layers.
-        hidden: How many there are.
-        generator: For initial weights.
-    """
-    layers: list[nn.Module] = []
-    for index in range(hidden):
-        layers += [nn.Linear(size if index == 0 else width, width), nn.ELU()]
-    layers += [nn.Linear(width, 1, bias=False)]
-    for layer in layers:
-        if isinstance(layer, nn.Linear):
-            nn.init.normal_(layer.weight, std=layer.in_features**-0.5, generator=generator)
-            if layer.bias is not None:
-                nn.init.uniform_(layer.bias, -1, 1, generator=generator)
-    return nn.Sequential(*layers)

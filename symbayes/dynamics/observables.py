@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -15,6 +16,21 @@ from symbayes.layers.structure import Hyperparameter
 Amounts = Float[Tensor, "s k"]
 #: Every state under s transformations.
 Transformations = Callable[[States], Float[Tensor, "n s m"]]
+
+
+@dataclass(frozen=True)
+class AffineMaps:
+    """x → P x + t, for s of them."""
+
+    linear: Float[Tensor, "s m m"]
+    shift: Float[Tensor, "s m"]
+
+    def __call__(self, states: States) -> Float[Tensor, "n s m"]:
+        return torch.addmm(self.shift.flatten(), states, self.linear.flatten(0, 1).T).unflatten(1, self.shift.shape)
+
+    def pulled(self, gradients: Float[Tensor, "n s m"]) -> States:
+        """The gradient of a mean over maps, from gradients at what they give: mean of Pᵀ g."""
+        return gradients.flatten(1) @ self.linear.flatten(0, 1) / len(self.linear)
 
 
 class Observables(nn.Module, ABC):
@@ -81,6 +97,6 @@ class Quadratics(Observables):
     def forward(self, states: States) -> Float[Tensor, "n k"]:
         return torch.einsum("na,kab,nb->nk", states, self.halves, states) + states @ self.linear.T
 
-    def transformations(self, amounts: Amounts) -> Transformations:
+    def transformations(self, amounts: Amounts) -> AffineMaps:
         elements = self.elements(amounts)[:, :-1]
-        return lambda states: torch.einsum("sab,nb->nsa", elements[..., :-1], states) + elements[..., -1]
+        return AffineMaps(elements[..., :-1], elements[..., -1])
