@@ -38,9 +38,10 @@ class Perceptron(nn.Module):
 
     def gradient(self, states: States) -> States:
         """∇F at every state, as `torch.func.grad` would give it."""
-        slopes = []
-        for index, layer in enumerate(self.layers):
-            before = layer(states if index == 0 else functional.softplus(before))
+        slopes: list[Tensor] = []
+        for layer in self.layers:
+            before = layer(states)
+            states = functional.softplus(before)  # not needed behind the last layer, and cheap
             slopes.append(before.sigmoid())
         back = self.last.weight
         for layer, slope in zip(reversed(self.layers), reversed(slopes), strict=True):
