@@ -30,6 +30,7 @@ class HamiltonianNetwork(nn.Module):
         integrator: From velocities to states.
         measure: Of τ: "uniform", "ball" or "gaussian".
         samples: Transformations in a pass; the cost grows with them.
+        final_samples: In evaluation; as many as in training when None.
         seed: For the draws.
     """
 
@@ -42,12 +43,14 @@ class HamiltonianNetwork(nn.Module):
         integrator: Integrator | None = None,
         measure: str = "ball",
         samples: int = 16,
+        final_samples: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.net, self.observables, self.step = net, observables, step
         self.integrator = integrator if integrator is not None else Midpoint(2)
         self.measure, self.samples, self.seed = measure, samples, seed
+        self.final_samples = final_samples if final_samples is not None else samples
         self._passes = 0
         check_measure(measure)
 
@@ -84,7 +87,7 @@ class HamiltonianNetwork(nn.Module):
             rng = np.random.default_rng((self.seed, self._passes))
             amounts = random_amounts(self.measure, self.samples, observables.count, rng)
         else:
-            amounts = even_amounts(self.measure, self.samples, observables.count)
+            amounts = even_amounts(self.measure, self.final_samples, observables.count)
         return observables.transformations(amounts.to(next(observables.parameters())))
 
     def __call__(self, states: States) -> States:

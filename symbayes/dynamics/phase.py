@@ -37,3 +37,9 @@ def velocity(observable: Observable, states: States) -> States:
 def poisson(first: Observable, second: Observable, states: States) -> Float[Tensor, " n"]:
     """{first, second} = ∇firstᵀ J ∇second: how fast the first changes where the second is the energy."""
     return (gradient(first, states) * velocity(second, states)).sum(-1)
+
+
+def relative_bracket(gradients: States, velocities: States) -> float:
+    """How fast an observable changes in time, relative to its slope and to the speed of motion; both at the same states."""
+    rates = (gradients * velocities).sum(-1).square().mean().sqrt()
+    return float(rates / (gradients.square().sum(-1).mean() * velocities.square().sum(-1).mean()).sqrt())

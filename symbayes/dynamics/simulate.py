@@ -4,8 +4,9 @@ from math import inf
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from scipy.integrate import solve_ivp
-from torch import Generator
+from torch import Generator, Tensor
 
 from symbayes.dynamics.phase import States, velocity
 from symbayes.dynamics.systems import Start, System
@@ -56,14 +57,22 @@ def simulate(
         raise ValueError(f"noise must be 0 or more and finite, got {noise:g}. It is a standard deviation.")
     generator = Generator().manual_seed(seed)
     initial = system.initial(trajectories, generator, start)
-    states = torch.stack(_motion(system, initial, step * np.arange(steps + 1)), 1)
+    states = motion(system, initial, steps, step)
     after = states[:, 1:]
     noisy = after + noise * torch.randn(after.shape, generator=generator, dtype=after.dtype) if noise else None
     return Trajectories(states, step, system.names, noisy)
 
 
-def _motion(system: System, initial: States, times: np.ndarray) -> list[States]:
-    """States at all times, the first of which is 0; all trajectories are one large system to the solver."""
+def motion(system: System, initial: States, steps: int, step: float) -> Float[Tensor, "n times m"]:
+    """States at all times, of all trajectories; they are one large system to the solver.
+
+    Args:
+        system: That moves.
+        initial: The first states, in double precision.
+        steps: How many follow.
+        step: The time between them.
+    """
+    times = step * np.arange(steps + 1)
 
     def speed(_: float, flat: np.ndarray) -> np.ndarray:
         states = torch.from_numpy(flat).view_as(initial)
@@ -83,4 +92,4 @@ def _motion(system: System, initial: States, times: np.ndarray) -> list[States]:
             f"{system.name} could be followed to time {reached:g} of {times[-1]:g} only: {found.message} Its energy may have a "
             "singularity on the way; start elsewhere, or take fewer steps."
         )
-    return [torch.from_numpy(column.copy()).view_as(initial) for column in found.y.T]
+    return torch.from_numpy(found.y.T.copy()).view(steps + 1, *initial.shape).transpose(0, 1)

@@ -55,6 +55,20 @@ def fit(
     schedule = schedule if schedule is not None else Schedule(epochs=epochs)
     problem = Problem(model, as_source(data, device), likelihood, prior)
     problem.check(schedule.batch_size, curvature=isinstance(objective, ByCurvature))
+    generator = torch.Generator().manual_seed(seed)
+    return learn_with_bar(problem, objective, schedule, generator=generator, progress=progress)
+
+
+def learn_with_bar(
+    problem: Problem,
+    objective: Objective,
+    schedule: Schedule,
+    *,
+    generator: Generator,
+    each_epoch: Callable[[Record], None] = lambda record: None,
+    progress: bool = True,
+) -> Result:
+    """Train to the end, with a bar that says how far it is."""
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn(),
         console=Console(stderr=True), disable=not progress, transient=True,
@@ -68,8 +82,9 @@ def fit(
             if record.evidence:
                 evidence = f", log evidence {record.evidence.total / problem.data.size:.3f} per datum"
             bar.update(task, advance=1, description=f"loss {record.loss:.4f}{evidence}")
+            each_epoch(record)
 
-        return learn(problem, objective, schedule, generator=torch.Generator().manual_seed(seed), each_epoch=show)
+        return learn(problem, objective, schedule, generator=generator, each_epoch=show)
 
 
 def learn(

@@ -1,0 +1,108 @@
+"""`sb.discover`: from trajectories to an energy, conserved quantities and symmetries."""
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from symbayes.data.source import as_source
+from symbayes.discovery.discovery import Discovery
+from symbayes.discovery.search import Search
+from symbayes.discovery.span import span_of
+from symbayes.discovery.units import Units
+from symbayes.dynamics.observables import Observables, Quadratics
+from symbayes.dynamics.systems import System
+from symbayes.dynamics.trajectories import Trajectories
+from symbayes.likelihoods import Gaussian
+from symbayes.priors import TensorwisePrior
+from symbayes.training.fit import learn_with_bar
+from symbayes.training.problem import Problem
+from symbayes.training.record import Record
+
+
+def discover(
+    trajectories: Trajectories | Tensor | np.ndarray,
+    *,
+    step: float | None = None,
+    symmetry: str | Observables = "quadratic",
+    noise: float | None = None,
+    search: Search | None = None,
+    held_out: Trajectories | float = 0.2,
+    system: System | None = None,
+    device: str | torch.device = "cpu",
+    seed: int = 0,
+    progress: bool = True,
+) -> Discovery:
+    """Learn the Hamiltonian of a system, its conserved quantities and its symmetries, from trajectories alone.
+
+    The energy is a network that is averaged over the flows of learned observables; how far, the evidence says. Where an
+    observable is conserved, the average costs nothing and leaves less to fit with, so it grows; others vanish. It is Noether's
+    razor (van der Ouderaa, van der Wilk and de Haan 2024).
+
+    Args:
+        trajectories: Or an array [trajectories, times, coordinates] of positions and then momenta.
+        step: The time between states, where trajectories are an array.
+        symmetry: "quadratic", observables to be learned; "none", the plain network; or fixed `Quadratics`, known beforehand.
+        noise: The standard deviation of what is observed, in all coordinates; learned for each coordinate when None.
+        search: Settings.
+        held_out: On which conserved quantities are checked: trajectories, or the share of the given ones to set apart.
+        system: What made the trajectories, where that is known; used only to compare what was learned with the truth.
+        device: Where to compute.
+        seed: For initial weights, draws and the order of data.
+        progress: Whether to show a bar.
+    """
+    search = search if search is not None else Search()
+    known = _as_trajectories(trajectories, step)
+    train, rest = known.split(held_out) if isinstance(held_out, float) else (known, held_out)
+    if rest.names != train.names:
+        raise ValueError(
+            f"Trajectories held out must have the coordinates {', '.join(train.names)}; got {', '.join(rest.names)}."
+        )
+    units = Units.of(train)
+    inside = units.entered(train).float()
+    model = search.model(inside.step, train.degrees, units, symmetry, seed).to(device)
+    likelihood = Gaussian(0.1, outputs=2 * train.degrees)
+    if noise is not None:
+        likelihood.log_noise.data.copy_((noise / units.scale).log())
+        likelihood.log_noise.requires_grad_(False)
+    problem = Problem(
+        model,
+        as_source(inside.pairs(), torch.device(device)),
+        likelihood.to(device),
+        TensorwisePrior(model).to(device),
+    )
+    problem.check(search.batch_size, curvature=False)
+    history: list[dict[str, Any]] = []
+
+    def note(record: Record) -> None:
+        learned = model.observables if isinstance(model.observables, Quadratics) else None
+        strengths = span_of(learned, search.threshold).strengths.tolist() if learned is not None else []
+        bound = record.evidence.total / problem.data.size if record.evidence else None
+        history.append(
+            {"epoch": record.epoch, "negative_elbo": None if bound is None else -bound, "singular_values": strengths}
+        )
+
+    started = time.perf_counter()
+    result = learn_with_bar(
+        problem,
+        search.objective(),
+        search.schedule(problem.data.size),
+        generator=torch.Generator().manual_seed(seed),
+        each_epoch=note,
+        progress=progress,
+    )
+    seconds = time.perf_counter() - started
+    return Discovery(result, units, search, train, rest, system, tuple(history), seconds)
+
+
+def _as_trajectories(given: Trajectories | Tensor | np.ndarray, step: float | None) -> Trajectories:
+    if isinstance(given, Trajectories):
+        if step is not None and step != given.step:
+            raise ValueError(f"Trajectories know their step, {given.step:g}; leave step out, got {step:g}.")
+        return given
+    if step is None:
+        raise ValueError("An array does not say the time between its states; give step.")
+    states = torch.as_tensor(given)
+    return Trajectories(states if states.is_floating_point() else states.double(), step)

@@ -1,0 +1,288 @@
+"""What was discovered in trajectories: an energy, conserved quantities, and motion that follows from them."""
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from symbayes.discovery.quantity import Quantity, read_quantities
+from symbayes.discovery.search import Search
+from symbayes.discovery.span import Span, parallelness, span_of
+from symbayes.discovery.units import Units
+from symbayes.dynamics.integrators import ImplicitMidpoint, Integrator
+from symbayes.dynamics.network import HamiltonianNetwork
+from symbayes.dynamics.observables import Quadratics
+from symbayes.dynamics.phase import States, gradient, relative_bracket, velocity
+from symbayes.dynamics.quadratic import conserved_quadratics
+from symbayes.dynamics.simulate import motion
+from symbayes.dynamics.systems import System
+from symbayes.dynamics.trajectories import Trajectories
+from symbayes.posterior.functional import outputs_under
+from symbayes.posterior.posterior import Weights
+from symbayes.report.discovery import discovery_page
+from symbayes.training.result import Result
+
+#: Of weights, for predictions; and states in a pass, so that memory is bounded.
+_DRAWS, _AT_ONCE = 32, 200
+#: Trajectories in pictures.
+_SHOWN = 4
+_ROLLOUT = ImplicitMidpoint(2)
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """A learned energy with its symmetries; states, times and energies are in the units of the data.
+
+    Args:
+        result: Of training, in units in which states are of size one.
+        units: Those units.
+        search: How it was sought.
+        learned_from: The trajectories of training.
+        held_out: Other trajectories, on which conserved quantities are checked.
+        system: What made the trajectories, where that is known: what was learned is then compared with the truth.
+        history: The bound and the strengths of observables over epochs.
+        seconds: That training took.
+    """
+
+    result: Result
+    units: Units
+    search: Search
+    learned_from: Trajectories
+    held_out: Trajectories
+    system: System | None
+    history: tuple[dict[str, Any], ...]
+    seconds: float
+
+    @property
+    def model(self) -> HamiltonianNetwork:
+        """The network, in units in which states are of size one."""
+        return cast(HamiltonianNetwork, self.result.model)
+
+    @cached_property
+    def span(self) -> Span | None:
+        """What the observables span, where they are quadratics."""
+        observables = self.model.observables
+        return span_of(observables, self.search.threshold) if isinstance(observables, Quadratics) else None
+
+    @cached_property
+    def quantities(self) -> list[Quantity]:
+        """The conserved quantities that were found."""
+        return read_quantities(self.span, self.units, self.held_out) if self.span is not None else []
+
+    @property
+    def evidence(self) -> dict[str, float]:
+        """Terms of the bound for a pair of states, in nats: nll + kl = negative_elbo."""
+        found, pairs = self.result.evidence, self.result.num_data
+        jacobian = float(self.units.scale.log().sum())  # densities are of states in the units of the data
+        nll, kl = -found.log_likelihood / pairs + jacobian, -(found.log_prior + found.log_volume) / pairs
+        return {"nll": nll, "kl": kl, "negative_elbo": nll + kl}
+
+    def predict(self, states: States, *, by: str = "sampled") -> States:
+        """Where states are one step later: on average over draws of weights ("sampled"), or at their mean ("plug-in").
+
+        Raises:
+            ValueError: If there is no such way.
+        """
+        if by not in ("sampled", "plug-in"):
+            raise ValueError(f"by must be 'sampled' or 'plug-in', got {by!r}.")
+        return self._under_draws(self.model, states, by == "sampled").mean(0) * self.units.scale
+
+    def evaluate(self, trajectories: Trajectories) -> dict[str, float]:
+        """Mean squared errors one step ahead, over states and coordinates, by both ways to predict; without noise of targets."""
+        before, after = trajectories.states[:, :-1].flatten(0, 1), trajectories.states[:, 1:].flatten(0, 1)
+        ways = ("sampled", "plug-in")
+        return {by: float((self.predict(before, by=by) - after.double()).square().mean()) for by in ways}
+
+    def energy(self, states: States) -> Float[Tensor, " n"]:
+        """The learned Hamiltonian, on average over draws of weights; known up to a constant."""
+        return self._under_draws(_Energy(self.model), states, True).mean(0)[:, 0] * self.units.energy
+
+    def velocities(self, states: States) -> Float[Tensor, "draws n m"]:
+        """J ∇H at every state, under draws of weights."""
+        return self._under_draws(_Motion(self.model), states, True) * (self.units.scale / self.units.time)
+
+    def rollout(self, states: States, steps: int, integrator: Integrator | None = None) -> Float[Tensor, "n times m"]:
+        """Motion from states on, under the mean energy.
+
+        Args:
+            states: To begin with.
+            steps: As long as those of the data.
+            integrator: Symplectic when None, so that energy does not drift: the implicit midpoint rule.
+        """
+        rule = integrator if integrator is not None else _ROLLOUT
+        path = [states.double()]
+        for _ in range(steps):
+            path.append(rule(lambda x: self.velocities(x).mean(0), path[-1], self.learned_from.step))
+        return torch.stack(path, 1)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the network, its posterior and what was found to a folder; no pickle.
+
+        Files are discovery.json (all figures), report.html, and those of `Result.save` in run/.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.result.save(folder / "run")
+        found = self.summary()
+        settings = asdict(self.search) | {"integrator": str(self.search.integrator)}
+        (folder / "discovery.json").write_text(json.dumps(found | {"search": settings}, indent=1), encoding="utf-8")
+        (folder / "report.html").write_text(discovery_page(found), encoding="utf-8")
+
+    def summary(self) -> dict[str, Any]:
+        """All figures, as plain numbers: what pages and tables are made of."""
+        span, search, system, held = self.span, self.search, self.system, self.held_out
+        kind = "none" if self.model.observables is None else "neural" if span is None else "quadratic"
+        if span is not None and not cast(Quadratics, self.model.observables).halves.requires_grad:
+            kind = "fixed"
+        return {
+            "title": system.name if system is not None else "trajectories",
+            "names": list(held.names),
+            "step": held.step,
+            "pairs": self.result.num_data,
+            "trajectories": len(self.learned_from),
+            "held_out": len(held),
+            "model": {
+                "kind": kind,
+                "quantities": 0 if self.model.observables is None else self.model.observables.count,
+                "width": search.width,
+                "hidden": search.hidden,
+                "integrator": _words(search.integrator),
+                "measure": search.measure,
+                "samples": search.samples,
+                "updates": search.updates,
+                "seconds": self.seconds,
+            },
+            "evidence": self.evidence | {"estimator": self.result.evidence.estimator},
+            "noise": (self.result.likelihood.noise().detach().cpu().double() * self.units.scale).tolist(),
+            "learned_noise": self.result.likelihood.learns_noise,
+            "singular_values": [] if span is None else span.strengths.tolist(),
+            "threshold": search.threshold,
+            "count": len(self.quantities),
+            "truth": self._compared(),
+            "generators": [] if span is None else span.directions.generators()[:12].tolist(),
+            "quantities": [self._described(quantity) for quantity in self.quantities],
+            "times": (held.step * torch.arange(held.states.shape[1])).tolist(),
+            "portraits": self._portraits(),
+            "rollout": self._long_rollout(),
+            "history": list(self.history),
+            "errors": {"held out": self.evaluate(held)},
+        }
+
+    def _compared(self) -> dict[str, Any] | None:
+        """With all quadratics that the true energy conserves."""
+        if self.system is None or self.span is None:
+            return None
+        states = self.learned_from.states.double().flatten(0, 1)
+        truth = conserved_quadratics(self.system.hamiltonian, states)
+        inside = self.units.taken_in(truth)
+        return {"count": truth.count, "parallelness": parallelness(self.span.directions, inside).tolist()}
+
+    def _described(self, quantity: Quantity) -> dict[str, Any]:
+        states = self.held_out.states.double()
+        points = states.flatten(0, 1)[:: max(1, states[..., 0].numel() // _AT_ONCE)]
+        gradients = gradient(quantity, points)
+        rates = [relative_bracket(gradients, moved) for moved in self.velocities(points)]
+        deviation, mean = torch.std_mean(torch.tensor(rates))
+        bracket = None
+        if self.system is not None:
+            bracket = relative_bracket(gradients, velocity(self.system.hamiltonian, points))
+        return {
+            "formula": quantity.formula,
+            "strength": quantity.strength,
+            "variation": quantity.variation,
+            "error": quantity.error,
+            "rate": float(mean),
+            "rate_error": float(deviation),
+            "bracket": bracket,
+            "terms": [asdict(term) for term in quantity.terms],
+            "series": [quantity(path).tolist() for path in states[:_SHOWN]],
+        }
+
+    def _portraits(self) -> list[dict[str, Any]]:
+        """Data and model in the plane of each position and its momentum, from the same first states."""
+        states, degrees = self.held_out.states[:_SHOWN].double(), self.held_out.degrees
+        moved = self.rollout(states[:, 0], states.shape[1] - 1)
+        return [
+            {
+                "names": [self.held_out.names[i], self.held_out.names[degrees + i]],
+                "data": states[:, :, [i, degrees + i]].tolist(),
+                "model": moved[:, :, [i, degrees + i]].tolist(),
+            }
+            for i in range(min(degrees, 6))
+        ]
+
+    def _long_rollout(self) -> dict[str, Any]:
+        """Ten times as long as trajectories that were held out, within reason."""
+        start, system, step = self.held_out.states[:_SHOWN, 0].double(), self.system, self.held_out.step
+        count = min(10 * (self.held_out.states.shape[1] - 1), 200)
+        moved = self.rollout(start, count)
+        points, shape = moved.flatten(0, 1), moved.shape[:2]
+        energies = self.energy(points).unflatten(0, shape)
+        spread = self.energy(self.held_out.states.double().flatten(0, 1)).std()
+        found: dict[str, Any] = {
+            "times": (step * torch.arange(count + 1)).tolist(),
+            "energy": energies.tolist(),
+            "true_energy": None,
+            "error": None,
+            "drift": float((energies[:, -1] - energies[:, 0]).abs().mean() / spread),
+            "integrator": _words(_ROLLOUT),
+        }
+        if system is not None:
+            truth = motion(system, start, count, step)
+            found["true_energy"] = system.hamiltonian(points).unflatten(0, shape).tolist()
+            found["error"] = (moved - truth).square().mean((0, 2)).sqrt().tolist()
+        return found
+
+    def __str__(self) -> str:
+        words = [f"{len(self.quantities)} conserved quantities", *(f"  {quantity}" for quantity in self.quantities)]
+        return "\n".join(words)
+
+    @cached_property
+    def _drawn(self) -> Weights:
+        return self.result.posterior.sample(_DRAWS, generator=torch.Generator().manual_seed(0), antithetic=True)
+
+    @torch.no_grad()
+    def _under_draws(self, module: nn.Module, states: States, sampled: bool) -> Float[Tensor, "draws n c"]:
+        """What a module made of the model gives under draws of weights, or at their mean; in its own units."""
+        like = next(self.model.parameters())
+        prefix = "" if module is self.model else "model."
+        inside = (states.double() / self.units.scale).to(like)
+        outputs = []
+        for part in inside.split(_AT_ONCE):
+            if sampled:
+                weights = {f"{prefix}{name}": value for name, value in self._drawn.items()}
+                outputs.append(outputs_under(module, weights, part))
+            else:
+                outputs.append(module(part)[None])
+        return torch.cat(outputs, 1).double().cpu()
+
+
+class _Motion(nn.Module):
+    """J ∇H of a network."""
+
+    def __init__(self, model: HamiltonianNetwork) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, states: States) -> States:
+        return self.model.motion()(states)
+
+
+class _Energy(nn.Module):
+    """H of a network."""
+
+    def __init__(self, model: HamiltonianNetwork) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, states: States) -> Float[Tensor, "n 1"]:
+        return self.model.energy()(states)[:, None]
+
+
+def _words(integrator: Integrator) -> str:
+    return f"{type(integrator).__name__}({integrator.steps})"

@@ -1,0 +1,142 @@
+"""A conserved quantity as people want it: a formula, how exactly it is known, and how constant it is where nobody looked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from symbayes.discovery.span import Span, echelon, generator_rows
+from symbayes.discovery.units import Units
+from symbayes.dynamics.quadratic import coefficients, monomial_names, monomials, with_coefficients
+from symbayes.dynamics.trajectories import Trajectories
+
+#: Terms whose share in a quantity is smaller are left out of its formula.
+_SHOWN = 0.05
+
+
+@dataclass(frozen=True)
+class Term:
+    """One monomial of a quantity.
+
+    Args:
+        monomial: In words, such as "q²".
+        learned: Its coefficient.
+        fitted: The coefficient with which the quantity is most constant on trajectories that were held out, by least squares;
+            None where those do not determine it.
+        error: The standard error of the fit.
+    """
+
+    monomial: str
+    learned: float
+    fitted: float | None = None
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Something that motion does not change.
+
+    Args:
+        formula: With the terms that matter.
+        terms: Of the formula.
+        strength: How far the energy is averaged along its flow, in units of π.
+        variation: How much it changes along trajectories that were held out, relative to the size of its terms.
+        error: The standard error of the variation, over trajectories.
+        coefficients: Of all monomials.
+    """
+
+    formula: str
+    terms: tuple[Term, ...]
+    strength: float
+    variation: float
+    error: float
+    coefficients: Float[Tensor, " c"]
+
+    def __str__(self) -> str:
+        return f"{self.formula}, constant within {100 * self.variation:.2g} ± {100 * self.error:.1g} % of its terms"
+
+    def __call__(self, states: Float[Tensor, "n m"]) -> Float[Tensor, " n"]:
+        """Its value at every state."""
+        return monomials(states.double()) @ self.coefficients
+
+
+def read_quantities(span: Span, units: Units, held_out: Trajectories) -> list[Quantity]:
+    """As many quantities as the span counts, in coordinates of the data: short ones that span the same."""
+    if not span.count:
+        return []
+    size = span.directions.size
+    rows, pivots = echelon(coefficients(span.kept()))
+    inside = with_coefficients(rows, size)
+    units_of_rows = torch.nn.functional.normalize(generator_rows(inside), dim=1)
+    strengths = span.strength(units_of_rows)
+    outside = coefficients(units.left(inside))
+    outside = outside / outside[range(len(pivots)), pivots][:, None]
+    fits = fitted(outside, pivots, held_out)
+    names = monomial_names(held_out.names)
+    found = []
+    for index, row in enumerate(outside):
+        # What a term contributes, in units in which states are of size one.
+        shares = rows[index].abs() / rows[index].abs().max()
+        shown = [int(place) for place in shares.argsort(descending=True, stable=True) if shares[place] >= _SHOWN]
+        terms = []
+        for place in sorted(shown):
+            fit = (None, None) if fits is None else (float(fits[0][index, place]), float(fits[1][index, place]))
+            terms.append(Term(names[place], float(row[place]), *fit))
+        variation, error = constancy(row, held_out)
+        found.append(Quantity(formula(terms), tuple(terms), float(strengths[index]), variation, error, row))
+    return found
+
+
+def formula(terms: Sequence[Term]) -> str:
+    """Such as "q² + 0.98 p²"."""
+    words = ""
+    for term in terms:
+        sign = "−" if term.learned < 0 else "+"
+        size = f"{abs(term.learned):.2g}" if abs(term.learned) < 0.095 else f"{abs(term.learned):.2f}"
+        factor = "" if size == "1.00" else f"{size} "
+        words += f" {sign} {factor}{term.monomial}" if words else f"{'−' if sign == '−' else ''}{factor}{term.monomial}"
+    return words
+
+
+def constancy(row: Float[Tensor, " c"], trajectories: Trajectories) -> tuple[float, float]:
+    """The deviation of a quantity along trajectories relative to the size of its terms, and its standard error over them."""
+    values = _monomials(trajectories)
+    size = (row.square() * values.square().mean((0, 1))).sum().sqrt()
+    variances = (values @ row / size).var(1, correction=0)
+    variation = float(variances.mean().sqrt())
+    if len(trajectories) < 2 or variation == 0:
+        return variation, 0.0
+    return variation, float(variances.std() / len(variances) ** 0.5 / (2 * variation))
+
+
+def fitted(
+    rows: Float[Tensor, "k c"], pivots: Sequence[int], trajectories: Trajectories
+) -> tuple[Float[Tensor, "k c"], Float[Tensor, "k c"]] | None:
+    """The coefficients with which quantities are most constant, given those of their pivots, and their standard errors.
+
+    A quantity φ_pivot + Σ c_j φ_j is constant along a trajectory if changes of φ_pivot are those of −Σ c_j φ_j: a linear
+    regression. None where the data do not determine it: there are too few, or more is conserved than was found.
+    """
+    values = _monomials(trajectories)
+    changes = (values - values.mean(1, keepdim=True)).flatten(0, 1)
+    sizes = changes.square().mean(0).sqrt().clamp(min=1e-300)
+    free = [place for place in range(rows.shape[1]) if place not in pivots]
+    X, Y = changes[:, free] / sizes[free], -changes[:, list(pivots)]
+    left = values.shape[0] * (values.shape[1] - 1) - len(free)
+    if left < 1 or not free or float(torch.linalg.cond(X)) > 1e7:
+        return None
+    solved = torch.linalg.lstsq(X, Y).solution
+    variances = (Y - X @ solved).square().sum(0) / left
+    spread = torch.linalg.inv(X.T @ X).diagonal().clamp(min=0)
+    found, errors = rows.new_zeros(rows.shape), rows.new_zeros(rows.shape)
+    found[range(len(pivots)), list(pivots)] = 1.0
+    found[:, free] = (solved / sizes[free, None]).T
+    errors[:, free] = (spread[:, None] * variances).sqrt().T / sizes[free]
+    return found, errors
+
+
+def _monomials(trajectories: Trajectories) -> Float[Tensor, "t times c"]:
+    states = trajectories.states.double()
+    return monomials(states.flatten(0, 1)).unflatten(0, states.shape[:2])

@@ -1,0 +1,111 @@
+"""How conserved quantities are sought: settings, and the model that they say."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Generator
+
+from symbayes.discovery.units import Units
+from symbayes.dynamics.integrators import Integrator, Midpoint
+from symbayes.dynamics.network import HamiltonianNetwork
+from symbayes.dynamics.observables import Observables, Quadratics
+from symbayes.dynamics.perceptron import Perceptron
+from symbayes.evidence.elbo import Elbo
+from symbayes.posterior.families import MatrixNormal
+from symbayes.training.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Search:
+    """Settings.
+
+    Args:
+        quantities: How many observables there are to begin with: more than are conserved, since those that are not vanish. None
+            for twice the square of the degrees of freedom, and at most 16.
+        width: Of the hidden layers of the energy.
+        hidden: How many there are.
+        integrator: From one state to the next.
+        measure: How far to go along observables: "uniform", "ball" or "gaussian".
+        samples: Transformations that the energy is averaged over in a step.
+        final_samples: And at the end.
+        updates: Steps of training.
+        batch_size: Pairs of states in a step.
+        learning_rate: Of the energy, at the start.
+        rate: Of observables.
+        warm_up: Share of the updates over which the divergence comes in and observables rest; see `Elbo`.
+        draws: Of weights in a step.
+        threshold: Observables that are weaker than this, in units in which states are of size one, do not count.
+    """
+
+    quantities: int | None = None
+    width: int = 50
+    hidden: int = 2
+    integrator: Integrator = field(default_factory=lambda: Midpoint(2))
+    measure: str = "ball"
+    samples: int = 16
+    final_samples: int = 64
+    updates: int = 1500
+    batch_size: int = 100
+    learning_rate: float = 5e-3
+    rate: float = 0.01
+    warm_up: float = 0.1
+    draws: int = 2
+    threshold: float = 0.05
+
+    def __post_init__(self) -> None:
+        counts = {"quantities": self.quantities or 1, "samples": self.samples, "updates": self.updates}
+        for name, value in counts.items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        if not self.threshold > 0:
+            raise ValueError(f"threshold must be positive, got {self.threshold}.")
+
+    def model(self, step: float, degrees: int, units: Units, symmetry: str | Observables, seed: int) -> HamiltonianNetwork:
+        """The network to be trained, in the units given.
+
+        Raises:
+            ValueError: If there is no such symmetry.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        net = Perceptron(2 * degrees, self.width, self.hidden, generator=generator)
+        return HamiltonianNetwork(
+            net,
+            step,
+            self._observables(degrees, units, symmetry, generator),
+            integrator=self.integrator,
+            measure=self.measure,
+            samples=self.samples,
+            final_samples=self.final_samples,
+            seed=seed,
+        )
+
+    def objective(self) -> Elbo:
+        """The bound, under matrix-normal posteriors of weights; biases are deterministic, and precisions in closed form."""
+        return Elbo(
+            MatrixNormal(biases="deterministic"),
+            samples=self.draws,
+            local=False,  # every state meets the weights many times
+            warm_up=self.warm_up,
+            spread_rate=1.0,
+            extent_rate=self.rate,
+        )
+
+    def schedule(self, pairs: int) -> Schedule:
+        """As many epochs as make up the updates."""
+        per_epoch = -(-pairs // self.batch_size)
+        return Schedule(max(1, round(self.updates / per_epoch)), self.batch_size, self.learning_rate)
+
+    def _observables(self, degrees: int, units: Units, symmetry: str | Observables, generator: Generator) -> Observables | None:
+        size = 2 * degrees
+        if isinstance(symmetry, Quadratics):
+            if symmetry.size != size:
+                raise ValueError(f"Quadratics must be of states of {size} numbers, as the data are; got {symmetry.size}.")
+            return units.taken_in(symmetry).float()
+        count = self.quantities if self.quantities is not None else min(2 * degrees**2, 16)
+        match symmetry:
+            case "quadratic":
+                return Quadratics.random(count, size, 0.2 / size, generator=generator)
+            case "none":
+                return None
+            case _:
+                raise ValueError(f"symmetry must be 'quadratic', 'none' or fixed Quadratics; got {symmetry!r}.")
