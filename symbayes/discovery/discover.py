@@ -30,6 +30,7 @@ def discover(
     noise: float | None = None,
     search: Search | None = None,
     held_out: Trajectories | float = 0.2,
+    units: Units | None = None,
     system: System | None = None,
     device: str | torch.device = "cpu",
     seed: int = 0,
@@ -48,6 +49,7 @@ def discover(
         noise: The standard deviation of what is observed, in all coordinates; learned for each coordinate when None.
         search: Settings.
         held_out: On which conserved quantities are checked: trajectories, or the share of the given ones to set apart.
+        units: In which the network sees states; those in which they are of size one when None.
         system: What made the trajectories, where that is known; used only to compare what was learned with the truth.
         device: Where to compute.
         seed: For initial weights, draws and the order of data.
@@ -60,7 +62,7 @@ def discover(
         raise ValueError(
             f"Trajectories held out must have the coordinates {', '.join(train.names)}; got {', '.join(rest.names)}."
         )
-    units = Units.of(train)
+    units = units if units is not None else Units.of(train)
     inside = units.entered(train).float()
     model = search.model(inside.step, train.degrees, units, symmetry, seed).to(device)
     likelihood = Gaussian(0.1, outputs=2 * train.degrees)

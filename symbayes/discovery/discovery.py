@@ -93,7 +93,7 @@ class Discovery:
         return self._under_draws(self.model, states, by == "sampled").mean(0) * self.units.scale
 
     def evaluate(self, trajectories: Trajectories) -> dict[str, float]:
-        """Mean squared errors one step ahead, over states and coordinates, by both ways to predict; without noise of targets."""
+        """Mean squared errors a step ahead, over states and coordinates, by both ways; noise of targets is left out."""
         before, after = trajectories.states[:, :-1].flatten(0, 1), trajectories.states[:, 1:].flatten(0, 1)
         ways = ("sampled", "plug-in")
         return {by: float((self.predict(before, by=by) - after.double()).square().mean()) for by in ways}

@@ -14,6 +14,8 @@ from symbayes.dynamics.trajectories import Trajectories
 
 #: Terms whose share in a quantity is smaller are left out of its formula.
 _SHOWN = 0.05
+#: Terms of a formula that are written out.
+_LONGEST = 18
 
 
 @dataclass(frozen=True)
@@ -90,14 +92,14 @@ def read_quantities(span: Span, units: Units, held_out: Trajectories) -> list[Qu
 
 
 def formula(terms: Sequence[Term]) -> str:
-    """Such as "q² + 0.98 p²"."""
+    """Such as "q² + 0.98 p²"; of many terms, the first."""
     words = ""
-    for term in terms:
+    for term in terms[:_LONGEST]:
         sign = "−" if term.learned < 0 else "+"
         size = f"{abs(term.learned):.2g}" if abs(term.learned) < 0.095 else f"{abs(term.learned):.2f}"
         factor = "" if size == "1.00" else f"{size} "
         words += f" {sign} {factor}{term.monomial}" if words else f"{'−' if sign == '−' else ''}{factor}{term.monomial}"
-    return words
+    return words if len(terms) <= _LONGEST else f"{words} + … ({len(terms) - _LONGEST} more)"
 
 
 def constancy(row: Float[Tensor, " c"], trajectories: Trajectories) -> tuple[float, float]:
