@@ -53,7 +53,7 @@ def discovery_table(found: Found) -> dict[str, Any]:
         "columns": list(shown),
         "rows": [{"task": one["formula"], "cells": row} for one, row in zip(quantities, cells, strict=True)],
         "legend": legend if quantities else "",
-        "note": headline(found) + ".",
+        "note": ". ".join([headline(found), *filter(None, [_truth(found)])]) + ".",
     }
 
 
@@ -65,12 +65,13 @@ def discovery_page(found: Found) -> str:
             not known. Without `quantities` the page says that none was found.
     """
     quantities, truth = found["quantities"], found["truth"] or {}
-    strengths, threshold, count = found["singular_values"], found["threshold"], found["count"] or 0
+    strengths, threshold, count = found["singular_values"], found["threshold"] or 0.0, found["count"] or 0
     series = [(f"{at}: {one['formula']}", level_lines(found["times"], one["series"])) for at, one in enumerate(quantities, 1)]
     return render(
         "discovery.html",
         found=found,
         headline=headline(found),
+        truth=_truth(found),
         model=_model(found["model"]),
         table=discovery_table(found),
         quantities=[_quantity(one) for one in quantities],
@@ -88,11 +89,20 @@ def discovery_page(found: Found) -> str:
 
 def headline(found: Found) -> str:
     """What was found, without a full stop."""
-    count, title, truth = len(found["quantities"]), found["title"], found["truth"]
-    words = f"{_counted(count, 'conserved quantity', 'conserved quantities')} in {title}"
+    count, title = len(found["quantities"]), found["title"]
     if not count:
-        words = f"No conserved quantity found in {title}"
-    return words if truth is None else f"{words}; {truth['count']} {'is' if truth['count'] == 1 else 'are'} known to be there"
+        return f"No conserved quantity found in {title}"
+    return f"{_counted(count, 'conserved quantity', 'conserved quantities')} in {title}"
+
+
+def _truth(found: Found) -> str:
+    """What is known to be there, beside what was found; empty where nothing is known."""
+    if found["truth"] is None:
+        return ""
+    count, known = len(found["quantities"]), found["truth"]["count"]
+    return (
+        f"{number(known)} {'is' if known == 1 else 'are'} known to be there{'' if count == known else ', not as many as found'}"
+    )
 
 
 def measured(value: Number | None, error: Number | None = None) -> str:
@@ -179,9 +189,7 @@ def _evidence(found: Found) -> list[tuple[str, str, str]]:
 
 def _errors(errors: Mapping[str, Found]) -> list[tuple[str, str, str]]:
     """A row for each set of data: by both predictors."""
-    return [
-        (_SETS.get(name, name), _known(by.get("sampled"), 2), _known(by.get("plug-in"), 2)) for name, by in errors.items()
-    ]
+    return [(_SETS.get(name, name), _known(by.get("sampled"), 2), _known(by.get("plug-in"), 2)) for name, by in errors.items()]
 
 
 def _panels(name: str, figures: Sequence[tuple[str, Figure | None]]) -> list[tuple[str, str]]:

@@ -34,7 +34,7 @@ def singular_bars(values: Numbers, threshold: Number, count: int, parallelness: 
         return None
     low = max(min(values), _DEPTH * threshold, 1e-12 * max(values)) / 2
     texts = [f"{value:.2f}" for value in parallelness or []] + [""] * len(values)
-    figure = Figure()
+    figure = make_subplots(1, 1)
     for name, colour, places in (
         ("conserved", CONSERVED, range(min(count, len(values)))),
         ("switched off", REST, range(min(count, len(values)), len(values))),
@@ -62,17 +62,17 @@ def singular_bars(values: Numbers, threshold: Number, count: int, parallelness: 
     ends = [log10(low), log10(high) + (0.3 if len(values) >= _TURNED else 0.16) * log10(high / low)]
     figure.update_yaxes(title="singular value", **log_axis([low, high]), range=ends)
     figure.update_xaxes(title="direction, strongest first", dtick=1 if len(values) < 16 else None, tickformat="d")
-    figure.update_layout(bargap=0.25, showlegend=True)
+    figure.update_layout(font={"size": 12}, bargap=0.25, showlegend=True)
     _mark(figure, threshold)
     return figure
 
 
 def training_lines(history: History, threshold: Number, count: int) -> Figure | None:
     """Singular values over epochs on a log axis, and below them the negative bound; None with fewer than two records."""
-    if len(history) < 2:
-        return None
-    strengths = [record for record in history if record.get("singular_values")]
+    strengths = [record for record in history if any(value > 0 for value in record.get("singular_values") or [])]
     bounds = [record for record in history if record.get("negative_elbo") is not None]
+    if max(len(strengths), len(bounds)) < 2:
+        return None
     figure = make_subplots(rows=2 if strengths and bounds else 1, cols=1, shared_xaxes=True, vertical_spacing=0.08)
     row = 1
     if strengths:
@@ -83,7 +83,8 @@ def training_lines(history: History, threshold: Number, count: int) -> Figure | 
             look = {"mode": "lines", "line": line, "showlegend": False, "hovertemplate": f"{at + 1}: %{{y:.3g}}<extra></extra>"}
             figure.add_trace(Scatter(x=epochs, y=[max(value, 1e-12) for value in found], **look), row=1, col=1)
         every = [value for record in strengths for value in record["singular_values"] if value > _DEPTH * threshold]
-        low, high = min([threshold, *every]), max([threshold, *every])
+        every += [threshold] if threshold > 0 else []
+        low, high = min(every), max(every)
         figure.update_yaxes(
             title="singular value", **log_axis([low, high]), range=[log10(low / 1.3), log10(high * 1.3)], row=1, col=1
         )
@@ -98,14 +99,12 @@ def training_lines(history: History, threshold: Number, count: int) -> Figure | 
     style(figure, 380)
     figure.update_xaxes(title="epoch", row=2 if strengths and bounds else 1, col=1)
     if strengths:
-        _mark(figure, threshold, words=False)
-    figure.update_layout(margin={"t": 20})
+        _mark(figure, threshold)
+    figure.update_layout(font={"size": 12}, margin={"t": 20})
     return figure
 
 
-def generator_cards(
-    generators: Sequence[Sequence[Numbers]], names: Sequence[str], strengths: Numbers, count: int
-) -> list[str]:
+def generator_cards(generators: Sequence[Sequence[Numbers]], names: Sequence[str], strengths: Numbers, count: int) -> list[str]:
     """A heatmap for every generator, of one scale: rows are coordinates that move, columns what moves them."""
     limit, labels = largest(generators), [*map(_short, names), "1"]
     titles = [f"{index + 1}: strength {significant(value)}" for index, value in enumerate(strengths[: len(generators)])]
@@ -115,13 +114,11 @@ def generator_cards(
     ]
 
 
-def _generator(
-    matrix: Sequence[Numbers], names: Sequence[str], title: str, conserved: bool, limit: Number
-) -> str:
+def _generator(matrix: Sequence[Numbers], names: Sequence[str], title: str, conserved: bool, limit: Number) -> str:
     gutter = 14 + round(6.6 * max(len(name) for name in names))
     cell = _CELLS / len(names)
     size = max(7, min(11, int(cell)))
-    top = 66 + gutter - 14
+    top = 60 + gutter
     words = "conserved" if conserved else "switched off"
     card = Card(gutter + _CELLS + 38, round(top + _CELLS + 18), title, words)
     card.heatmap(gutter + 20, top, matrix, cell, limit)
@@ -174,7 +171,9 @@ def portrait(found: Mapping[str, Any]) -> Figure:
         points = [point for line in found[name] or [] for point in [*line, (None, None)]]
         hover = "%{x:.3g}, %{y:.3g}<extra></extra>"
         figure.add_trace(
-            Scatter(x=[x for x, _ in points], y=[y for _, y in points], name=name, hovertemplate=hover, connectgaps=False, **look)
+            Scatter(
+                x=[x for x, _ in points], y=[y for _, y in points], name=name, hovertemplate=hover, connectgaps=False, **look
+            )
         )
     _small(figure, 330)
     first, second = (label(name) for name in found["names"])
@@ -193,14 +192,15 @@ def _ends(values: Iterable[Number], least: float) -> tuple[float, float]:
     return middle - span / 2, middle + span / 2
 
 
-def _mark(figure: Figure, threshold: Number, *, words: bool = True) -> None:
-    """The threshold, dashed."""
-    if words:
-        place = {"annotation_text": f"threshold {significant(threshold)}", "annotation_position": "top right"}
-        place["annotation_font"] = {"size": 12, "color": "#A04000"}
-    else:
-        place = {"row": 1, "col": 1}
-    figure.add_hline(y=threshold, line=_THRESHOLD, **place)
+def _mark(figure: Figure, threshold: Number) -> None:
+    """The threshold of the first panel, dashed, and its name at the right; nothing where there is none."""
+    if threshold <= 0:
+        return
+    figure.add_hline(y=threshold, line=_THRESHOLD, row=1, col=1)
+    # Of a log axis, notes are placed by logarithms.
+    place = {"x": 1, "xref": "x domain", "xanchor": "right", "y": log10(threshold), "yref": "y", "yanchor": "bottom"}
+    words = f"threshold {significant(threshold)}"
+    figure.add_annotation(text=words, showarrow=False, font={"size": 12, "color": "#A04000"}, **place)
 
 
 def _small(figure: Figure, height: int = 230) -> None:

@@ -10,14 +10,18 @@ BODIES = tuple(f"{kind}{axis}{body}" for kind in ("", "p") for body in (1, 2, 3)
 STEP = 0.2
 
 
-def motion(rng: Random, degrees: int, steps: int, noise: float = 0.0, shift: float = 0.0) -> list[list[float]]:
+States = list[list[float]]
+
+
+def motion(rng: Random, degrees: int, steps: int) -> States:
     """States of oscillators of unit frequency: q = a cos(t + φ), p = −a sin(t + φ)."""
     waves = [(rng.uniform(0.5, 2.0), rng.uniform(0, 2 * pi)) for _ in range(degrees)]
     times = [STEP * step for step in range(steps)]
-    states = [
-        [a * cos(t + phase) + shift for a, phase in waves] + [-a * sin(t + phase) for a, phase in waves] for t in times
-    ]
-    return [[value + rng.gauss(0, noise) for value in state] for state in states]
+    return [[a * cos(t + phase) for a, phase in waves] + [-a * sin(t + phase) for a, phase in waves] for t in times]
+
+
+def noisy(rng: Random, states: States) -> States:
+    return [[value + rng.gauss(0, 0.03) for value in state] for state in states]
 
 
 def generator(rng: Random, size: int, clear: bool) -> list[list[float]]:
@@ -43,7 +47,8 @@ def discovery(title: str, names: tuple[str, ...], formulas: dict[str, Any], lear
     """Formulas of conserved quantities with their functions of states."""
     rng = Random(0)
     degrees, count = len(names) // 2, len(formulas)
-    seen = [motion(rng, degrees, 41, 0.03) for _ in range(6)]
+    true = [motion(rng, degrees, 41) for _ in range(6)]
+    seen = [noisy(rng, states) for states in true]
     strengths = sorted((rng.uniform(1.0, 2.6) for _ in range(count)), reverse=True)
     strengths += sorted((10 ** rng.uniform(-3, -1.6) for _ in range(learned - count)), reverse=True)
     epochs = range(1, 1501, 15)
@@ -84,7 +89,7 @@ def discovery(title: str, names: tuple[str, ...], formulas: dict[str, Any], lear
             {
                 "names": [names[at], names[degrees + at]],
                 "data": [[[state[at], state[degrees + at]] for state in states] for states in seen],
-                "model": [[[state[at], state[degrees + at]] for state in motion(Random(at), degrees, 60)]],
+                "model": [[[state[at], state[degrees + at]] for state in states] for states in true],
             }
             for at in range(min(degrees, 6))
         ],
