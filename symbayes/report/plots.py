@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 #: Okabe and Ito's colours, which the colour-blind can tell apart. Runs are lines, of which the faintest colours come last.
 _PATH_COLOURS = ("#0072B2", "#E69F00", "#56B4E9", "#F0E442", "#CC79A7", "#009E73", "#D55E00", "#000000")
-_RUN_COLOURS = ("#000000", "#D55E00", "#009E73", "#CC79A7", "#0072B2", "#E69F00", "#56B4E9", "#F0E442")
+RUN_COLOURS = ("#000000", "#D55E00", "#009E73", "#CC79A7", "#0072B2", "#E69F00", "#56B4E9", "#F0E442")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 #: Patterns of lines in SVG by their names in plotly.
 PATTERNS = {"solid": "", "dash": "8 5", "dot": "2 4", "dashdot": "8 4 2 4", "longdash": "12 5", "longdashdot": "12 4 2 4"}
@@ -83,13 +83,13 @@ def curves(runs: Sequence[Mapping[str, Any]]) -> list[Curve]:
     objectives = sorted(dict.fromkeys(run["objective"] for run in runs), key=lambda name: name != "evidence")
     kinds = list(dict.fromkeys((run["model"], run["objective"]) for run in runs))
     crossed = len(models) > 1 and len(kinds) == len(models) * len(objectives)
-    by_model = crossed or len(kinds) > len(_RUN_COLOURS)
+    by_model = crossed or len(kinds) > len(RUN_COLOURS)
     return [
         Curve(
             run["model"] if run["model"] == run["objective"] else f"{run['model']}, {run['objective']}",
             run["history"],
             run["summary"]["num_data"],
-            _RUN_COLOURS[(models.index(run["model"]) if by_model else kinds.index(kind)) % len(_RUN_COLOURS)],
+            RUN_COLOURS[(models.index(run["model"]) if by_model else kinds.index(kind)) % len(RUN_COLOURS)],
             _DASHES[objectives.index(run["objective"]) % len(_DASHES)],
         )
         for run in runs
@@ -151,7 +151,7 @@ def training_curves(runs: Sequence[Curve]) -> Figure:
             )
     style(figure, 640 if has_evidence else 330)
     losses = [loss for run in runs for loss in run.losses()[1]]
-    figure.update_yaxes(title="loss (nats per datum)", **_log_axis(losses), row=1, col=1)
+    figure.update_yaxes(title="loss (nats per datum)", **log_axis(losses), row=1, col=1)
     if has_evidence:
         figure.update_yaxes(title="log evidence (nats per datum)", row=2, col=1)
     figure.update_xaxes(title="epoch", row=2 if has_evidence else 1, col=1)
@@ -191,7 +191,7 @@ def precision_curves(history: Sequence[Mapping[str, Any]], rows: Sequence[Row]) 
     style(figure, 120 + 220 * len(paths))
     values = [step["evidence"]["precision"][name] for step in steps for name in names]
     figure.update_layout(showlegend=1 < len(order) <= _MANY_LAYERS)
-    figure.update_yaxes(title="precision δ", **_log_axis(values))
+    figure.update_yaxes(title="precision δ", **log_axis(values))
     figure.update_xaxes(title="epoch", row=len(paths), col=1)
     return figure
 
@@ -206,7 +206,7 @@ def _place(name: str, rows: Sequence[Row]) -> tuple[str, str]:
     return owner or _NO_LAYER, next((row["path"] for row in rows if row["layer"] == owner), "")
 
 
-def _log_axis(values: Sequence[float]) -> dict[str, Any]:
+def log_axis(values: Sequence[float]) -> dict[str, Any]:
     """A log axis whose ticks do not crowd; a linear one where values are not positive."""
     if min(values) <= 0:
         return {"type": "linear"}

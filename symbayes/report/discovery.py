@@ -1,0 +1,209 @@
+"""What is conserved in trajectories: the page and the table of quantities that were found."""
+
+from collections.abc import Mapping, Sequence
+from math import floor, isfinite, log10
+from typing import Any
+
+from plotly.graph_objects import Figure
+
+from symbayes.report.discovery_plots import error_line, generator_cards, level_lines, portrait, singular_bars, training_lines
+from symbayes.report.page import embed, number, render, significant
+from symbayes.report.svg import Number
+
+Found = Mapping[str, Any]
+
+_UNKNOWN = "–"
+#: Percent below which nothing is told apart.
+_LEAST = 0.001
+#: What the model was given to find, by kind.
+_KINDS = {
+    "quadratic": "{quantities} quadratic quantities along whose flows it stays the same",
+    "neural": "{quantities} quantities, each a network, along whose flows it stays the same",
+    "fixed": "{quantities} quantities that were given, not learned",
+    "none": "no symmetry",
+}
+#: Sets of data in words, by key of `errors`.
+_SETS = {
+    "held out": "held-out trajectories of the data",
+    "test": "new trajectories",
+    "moved": "new trajectories, moved elsewhere",
+    "wider": "new trajectories that start farther out",
+}
+
+
+def discovery_table(found: Found) -> dict[str, Any]:
+    """A row for each conserved quantity: its strength, how far it varies on held-out trajectories, and its bracket."""
+    quantities = found["quantities"]
+    columns = {
+        "strength": [_known(one["strength"]) for one in quantities],
+        "variation, held out": [percent(one["variation"], one["error"]) for one in quantities],
+        "bracket, true energy": [_known(one["bracket"], 2) for one in quantities],
+    }
+    shown = {name: cells for name, cells in columns.items() if any(cell != _UNKNOWN for cell in cells)}
+    cells = [[{"value": cells[at], "beneath": "", "best": False} for cells in shown.values()] for at in range(len(quantities))]
+    legend = (
+        "Variation: how far a quantity moves along a trajectory, relative to its size, ± a standard error, on "
+        f"{_counted(found['held_out'], 'trajectory', 'trajectories')} that nothing was learned from."
+    )
+    if "strength" in shown:
+        legend = f"Strength: the singular value of its direction among all that were learned. {legend}"
+    if "bracket, true energy" in shown:
+        legend += " Bracket: the rate at which the true motion changes it; zero where it is conserved."
+    return {
+        "columns": list(shown),
+        "rows": [{"task": one["formula"], "cells": row} for one, row in zip(quantities, cells, strict=True)],
+        "legend": legend if quantities else "",
+        "note": ". ".join([headline(found), *filter(None, [_truth(found)])]) + ".",
+    }
+
+
+def discovery_page(found: Found) -> str:
+    """A page that opens offline.
+
+    Args:
+        found: What was learned from trajectories, as numbers, words and lists; None or an empty list where something is
+            not known. Without `quantities` the page says that none was found.
+    """
+    quantities, truth = found["quantities"], found["truth"] or {}
+    strengths, threshold, count = found["singular_values"], found["threshold"] or 0.0, found["count"] or 0
+    series = [(f"{at}: {one['formula']}", level_lines(found["times"], one["series"])) for at, one in enumerate(quantities, 1)]
+    return render(
+        "discovery.html",
+        found=found,
+        headline=headline(found),
+        truth=_truth(found),
+        model=_model(found["model"]),
+        table=discovery_table(found),
+        quantities=[_quantity(one) for one in quantities],
+        rates=any(one["rate"] is not None for one in quantities),
+        bars=embed(singular_bars(strengths, threshold, count, truth.get("parallelness")), "bars", buttons=False),
+        training=embed(training_lines(found["history"], threshold, count), "training", buttons=False),
+        generators=generator_cards(found["generators"], found["names"], strengths, count),
+        series=_panels("series", series),
+        portraits=_panels("portrait", [(" and ".join(one["names"]), portrait(one)) for one in found["portraits"]]),
+        rollout=_rollout(found),
+        evidence=_evidence(found),
+        errors=_errors(found["errors"] or {}),
+    )
+
+
+def headline(found: Found) -> str:
+    """What was found, without a full stop."""
+    count, title = len(found["quantities"]), found["title"]
+    if not count:
+        return f"No conserved quantity found in {title}"
+    return f"{_counted(count, 'conserved quantity', 'conserved quantities')} in {title}"
+
+
+def _truth(found: Found) -> str:
+    """What is known to be there, beside what was found; empty where nothing is known."""
+    if found["truth"] is None:
+        return ""
+    count, known = len(found["quantities"]), found["truth"]["count"]
+    return (
+        f"{number(known)} {'is' if known == 1 else 'are'} known to be there{'' if count == known else ', not as many as found'}"
+    )
+
+
+def measured(value: Number | None, error: Number | None = None) -> str:
+    """A number with its standard error, to the first digit of that: "1.0003 ± 0.0004"."""
+    if value is None or not isfinite(value):
+        return _UNKNOWN
+    if not error or not isfinite(error):
+        return significant(value)
+    digits = max(0, -floor(log10(error)))
+    return f"{number(value, digits)} ± {number(error, digits)}" if digits < 7 else significant(value)
+
+
+def percent(value: Number | None, error: Number | None = None) -> str:
+    """A share with its standard error: "0.4 % ± 0.1"."""
+    if value is None or not isfinite(value):
+        return _UNKNOWN
+    if 100 * (value + (error or 0)) < _LEAST:
+        return f"< {_LEAST} %"
+    amount, sign, spread = measured(100 * value, None if error is None else 100 * error).partition(" ± ")
+    return f"{amount} %{sign}{spread}"
+
+
+def _quantity(one: Found) -> dict[str, Any]:
+    """A row of the page: cells beyond those of the table, and terms with their coefficients."""
+    terms = [
+        {
+            "monomial": term["monomial"],
+            "learned": measured(term["learned"]),
+            "fitted": measured(term["fitted"], term["error"]),
+        }
+        for term in one["terms"] or []
+    ]
+    return {"rate": percent(one["rate"], one["rate_error"]), "terms": terms}
+
+
+def _model(model: Found) -> dict[str, str]:
+    """What was learned and how, in words."""
+    energy = "an energy"
+    if model["width"] and model["hidden"]:
+        energy += f" as a network with {_counted(model['hidden'], 'hidden layer')} of {_counted(model['width'], 'unit')}"
+    learned = _KINDS[model["kind"]].format(quantities=model["quantities"])
+    ways = []
+    if model["samples"] and model["kind"] != "none":
+        ways.append(f"averaged over {_counted(model['samples'], 'transformation')} (measure {model['measure']})")
+    ways.append(f"integrator {model['integrator']}")
+    ways.append(f"{_counted(model['updates'], 'update')} in {number(model['seconds'])} s")
+    return {"learned": f"{energy}, and {learned}", "ways": "; ".join(ways)}
+
+
+def _rollout(found: Found) -> dict[str, Any] | None:
+    """Energies and errors of a long motion; None where there was none."""
+    rollout = found["rollout"]
+    if not rollout or not rollout["times"]:
+        return None
+    times = rollout["times"]
+    lines = [
+        ("learned energy along the learned motion", level_lines(times, rollout["energy"])),
+        ("true energy along the learned motion", level_lines(times, rollout["true_energy"] or [])),
+        ("distance to the true motion", error_line(times, rollout["error"])),
+    ]
+    span = max(found["times"], default=0)
+    return {
+        "panels": _panels("rollout", lines),
+        "until": significant(times[-1]),
+        "longer": number(times[-1] / span) if span and times[-1] >= 2 * span else "",
+        "drift": percent(rollout["drift"]),
+        "integrator": rollout["integrator"],
+        "true_energy": bool(rollout["true_energy"]),
+        "error": bool(rollout["error"]),
+    }
+
+
+def _evidence(found: Found) -> list[tuple[str, str, str]]:
+    """Terms of the bound: name, per pair and in total."""
+    evidence, pairs = found["evidence"], found["pairs"]
+    names = {
+        "nll": "negative log-likelihood of the data",
+        "kl": "divergence of the posterior from the prior",
+        "negative_elbo": "negative evidence lower bound",
+    }
+    known = [(name, evidence[key]) for key, name in names.items() if evidence and evidence[key] is not None]
+    return [(name, number(value, 2), number(value * pairs, 1)) for name, value in known]
+
+
+def _errors(errors: Mapping[str, Found]) -> list[tuple[str, str, str]]:
+    """A row for each set of data: by both predictors."""
+    return [(_SETS.get(name, name), _known(by.get("sampled"), 2), _known(by.get("plug-in"), 2)) for name, by in errors.items()]
+
+
+def _panels(name: str, figures: Sequence[tuple[str, Figure | None]]) -> list[tuple[str, str]]:
+    """Captions and figures, of those that there are."""
+    return [
+        (caption, embed(figure, f"{name}_{index}", buttons=False))
+        for index, (caption, figure) in enumerate(figures)
+        if figure is not None
+    ]
+
+
+def _known(value: Number | None, digits: int = 3) -> str:
+    return _UNKNOWN if value is None or not isfinite(value) else significant(value, digits)
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{number(count)} {one if count == 1 else many or f'{one}s'}"
