@@ -22,12 +22,14 @@ class Search:
     Args:
         quantities: How many observables there are to begin with: more than are conserved, since those that are not vanish. None
             for twice the square of the degrees of freedom, and at most 16.
+        start: The size of the first observables, in units in which states are of size one.
         width: Of the hidden layers of the energy.
         hidden: How many there are.
         integrator: From one state to the next.
         measure: How far to go along observables: "uniform", "ball" or "gaussian".
         samples: Transformations that the energy is averaged over in a step.
-        final_samples: And at the end.
+        final_samples: And at the end, as a fixed set.
+        settle: Share of the updates, at the end, in which observables rest, and the energy settles under the fixed set.
         updates: Steps of training.
         batch_size: Pairs of states in a step.
         learning_rate: Of the energy, at the start.
@@ -38,12 +40,14 @@ class Search:
     """
 
     quantities: int | None = None
+    start: float = 0.2
     width: int = 50
     hidden: int = 2
     integrator: Integrator = field(default_factory=lambda: Midpoint(2))
     measure: str = "ball"
     samples: int = 16
-    final_samples: int = 64
+    final_samples: int = 32
+    settle: float = 0.0
     updates: int = 1500
     batch_size: int = 100
     learning_rate: float = 5e-3
@@ -88,6 +92,7 @@ class Search:
             warm_up=self.warm_up,
             spread_rate=1.0,
             extent_rate=self.rate,
+            cool_down=self.settle,
         )
 
     def schedule(self, pairs: int) -> Schedule:
@@ -104,7 +109,7 @@ class Search:
         count = self.quantities if self.quantities is not None else min(2 * degrees**2, 16)
         match symmetry:
             case "quadratic":
-                return Quadratics.random(count, size, 0.2 / size, generator=generator)
+                return Quadratics.random(count, size, self.start / size, generator=generator)
             case "none":
                 return None
             case _:

@@ -21,7 +21,7 @@ class HamiltonianNetwork(nn.Module):
     they are zero, it is the plain Hamiltonian network of F.
 
     All steps of a pass see the same transformations, so that motion is Hamiltonian in every pass. While it trains, they are
-    drawn anew for every pass; in evaluation they are a fixed set.
+    drawn anew for every pass, unless it is `settled`; in evaluation they are a fixed set, spread evenly.
 
     Args:
         net: F, from states [n, m] to [n, 1].
@@ -30,7 +30,7 @@ class HamiltonianNetwork(nn.Module):
         integrator: From velocities to states.
         measure: Of τ: "uniform", "ball" or "gaussian".
         samples: Transformations in a pass; the cost grows with them.
-        final_samples: In evaluation; as many as in training when None.
+        final_samples: In the fixed set; as many as in training when None.
         seed: For the draws.
     """
 
@@ -51,6 +51,8 @@ class HamiltonianNetwork(nn.Module):
         self.integrator = integrator if integrator is not None else Midpoint(2)
         self.measure, self.samples, self.seed = measure, samples, seed
         self.final_samples = final_samples if final_samples is not None else samples
+        #: Whether to train with the fixed set: for the end of training, when observables are known.
+        self.settled = False
         self._passes = 0
         check_measure(measure)
 
@@ -78,11 +80,11 @@ class HamiltonianNetwork(nn.Module):
         return lambda states: cast(Tensor, self.net(maps(states).flatten(0, 1))).unflatten(0, (len(states), -1)).mean((1, 2))
 
     def _transformations(self) -> Transformations | None:
-        """Drawn anew while training, else always the same."""
+        """Of a pass: drawn anew, or the fixed set."""
         observables = self.observables
         if observables is None:
             return None
-        if self.training:
+        if self.training and not self.settled:
             self._passes += 1
             rng = np.random.default_rng((self.seed, self._passes))
             amounts = random_amounts(self.measure, self.samples, observables.count, rng)
