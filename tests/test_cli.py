@@ -3,7 +3,8 @@
 import pytest
 from typer.testing import CliRunner
 
-from symbayes import cli
+from symbayes.cli import demo, pictures
+from symbayes.cli.app import app
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.experiments import estimators, groups, quadrant, sequences
@@ -13,7 +14,7 @@ LILA = ("reproduce", "lila", "--data", "nowhere", "--out", "rows.json", "--task"
 
 
 def invoke(*words):
-    return CliRunner().invoke(cli.app, list(words))
+    return CliRunner().invoke(app, list(words))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ def invoke(*words):
     ],
 )
 def test_a_demo_prints_the_table_of_the_paper_and_writes_a_page(flags, words, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "run_study", _in_this_process)
+    monkeypatch.setattr(demo, "run_study", _in_this_process)
     for study in (quadrant, groups, sequences):
         monkeypatch.setattr(study, "load", load_few)
     result = invoke("demo", *flags, "--epochs", "1", "--width", "1", "--out", str(tmp_path / "report.html"))
@@ -81,14 +82,14 @@ def test_what_is_wrong_is_said(words, message, tmp_path, monkeypatch):
 
 
 def test_the_gallery_says_which_pictures_it_drew(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "draw_gallery", lambda out, progress: progress(1.0, "done") or [out / "translation.svg"])
+    monkeypatch.setattr(pictures, "draw_gallery", lambda out, progress: progress(1.0, "done") or [out / "translation.svg"])
     result = invoke("gallery", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     assert "translation.svg" in result.output.replace("\n", "")
 
 
 def test_illustrations_say_which_pictures_they_drew(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "draw_illustrations", lambda out, progress: progress(1.0, "done") or [out / "toy.svg"])
+    monkeypatch.setattr(pictures, "draw_illustrations", lambda out, progress: progress(1.0, "done") or [out / "toy.svg"])
     result = invoke("illustrate", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     assert "toy.svg" in result.output.replace("\n", "")

@@ -1,6 +1,7 @@
 """`sb.discover`: from trajectories to an energy, conserved quantities and symmetries."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ def discover(
     system: System | None = None,
     device: str | torch.device = "cpu",
     seed: int = 0,
+    each_epoch: Callable[[Record], None] = lambda record: None,
     progress: bool = True,
 ) -> Discovery:
     """Learn the Hamiltonian of a system, its conserved quantities and its symmetries, from trajectories alone.
@@ -53,6 +55,7 @@ def discover(
         system: What made the trajectories, where that is known; used only to compare what was learned with the truth.
         device: Where to compute.
         seed: For initial weights, draws and the order of data.
+        each_epoch: Called with what training says after every epoch.
         progress: Whether to show a bar.
     """
     search = search if search is not None else Search()

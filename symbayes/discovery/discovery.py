@@ -120,8 +120,8 @@ class Discovery:
             path.append(rule(lambda x: self.velocities(x).mean(0), path[-1], self.learned_from.step))
         return torch.stack(path, 1)
 
-    def save(self, folder: str | Path) -> None:
-        """Write the network, its posterior and what was found to a folder; no pickle.
+    def save(self, folder: str | Path) -> dict[str, Any]:
+        """Write the network, its posterior and what was found to a folder, without pickle; what `summary` gives.
 
         Files are discovery.json (all figures), report.html, and those of `Result.save` in run/.
         """
@@ -132,6 +132,7 @@ class Discovery:
         settings = asdict(self.search) | {"integrator": str(self.search.integrator)}
         (folder / "discovery.json").write_text(json.dumps(found | {"search": settings}, indent=1), encoding="utf-8")
         (folder / "report.html").write_text(discovery_page(found), encoding="utf-8")
+        return found
 
     def summary(self) -> dict[str, Any]:
         """All figures, as plain numbers: what pages and tables are made of."""
@@ -163,7 +164,7 @@ class Discovery:
             "singular_values": [] if span is None else span.strengths.tolist(),
             "threshold": search.threshold,
             "count": len(self.quantities),
-            "truth": self._compared(),
+            "truth": self.compared(),
             "generators": [] if span is None else span.directions.generators()[:12].tolist(),
             "quantities": [self._described(quantity) for quantity in self.quantities],
             "times": (held.step * torch.arange(held.states.shape[1])).tolist(),
@@ -173,8 +174,8 @@ class Discovery:
             "errors": {"held out": self.evaluate(held)},
         }
 
-    def _compared(self) -> dict[str, Any] | None:
-        """With all quadratics that the true energy conserves."""
+    def compared(self) -> dict[str, Any] | None:
+        """How many quadratics the true energy conserves, and how much of what was learned lies among them; None if unknown."""
         if self.system is None or self.span is None:
             return None
         states = self.learned_from.states.double().flatten(0, 1)
@@ -182,15 +183,23 @@ class Discovery:
         inside = self.units.taken_in(truth)
         return {"count": truth.count, "parallelness": parallelness(self.span.directions, inside).tolist()}
 
+    def bracket(self, quantity: Quantity) -> float | None:
+        """How fast the true motion changes a quantity, relative to its slope and to the speed of motion; None if unknown."""
+        if self.system is None:
+            return None
+        points = self._points()
+        return relative_bracket(gradient(quantity, points), velocity(self.system.hamiltonian, points))
+
+    def _points(self) -> States:
+        """Some states of trajectories that were held out."""
+        states = self.held_out.states.double().flatten(0, 1)
+        return states[:: max(1, len(states) // _AT_ONCE)]
+
     def _described(self, quantity: Quantity) -> dict[str, Any]:
-        states = self.held_out.states.double()
-        points = states.flatten(0, 1)[:: max(1, states[..., 0].numel() // _AT_ONCE)]
+        states, points = self.held_out.states.double(), self._points()
         gradients = gradient(quantity, points)
         rates = [relative_bracket(gradients, moved) for moved in self.velocities(points)]
         deviation, mean = torch.std_mean(torch.tensor(rates))
-        bracket = None
-        if self.system is not None:
-            bracket = relative_bracket(gradients, velocity(self.system.hamiltonian, points))
         return {
             "formula": quantity.formula,
             "strength": quantity.strength,
@@ -198,7 +207,7 @@ class Discovery:
             "error": quantity.error,
             "rate": float(mean),
             "rate_error": float(deviation),
-            "bracket": bracket,
+            "bracket": self.bracket(quantity),
             "terms": [asdict(term) for term in quantity.terms],
             "series": [quantity(path).tolist() for path in states[:_SHOWN]],
         }

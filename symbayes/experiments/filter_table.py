@@ -9,7 +9,7 @@ import torch
 
 from symbayes.data.transform import Spread
 from symbayes.experiments.filter_vi import LARGEST, LISTS, VERSIONS, group, keep, key, rows, run
-from symbayes.experiments.rows import Figures, Paper
+from symbayes.experiments.rows import Figures, Paper, accuracy_words
 from symbayes.invariance.extents import Extents
 from symbayes.report.filter_vi import picture
 
@@ -109,4 +109,4 @@ def write(path: Path, found: Sequence[Figures]) -> list[Path]:
     return written
 
 
-PAPER = Paper(LISTS, rows, run, keep, write)
+PAPER = Paper(LISTS, rows, run, keep, write, accuracy_words)

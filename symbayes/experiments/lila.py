@@ -17,7 +17,7 @@ from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.task import Task
 from symbayes.evidence.objective import Augerino, Laplace, Map, Objective
-from symbayes.experiments.rows import Figures, Options, Paper, check_names, kept
+from symbayes.experiments.rows import Figures, Options, Paper, accuracy_words, check_names, kept
 from symbayes.groups.warp import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.models.lila import lenet, residual
@@ -187,4 +187,5 @@ PAPER = Paper(
     _run,
     keep,
     _write,
+    accuracy_words,
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from symbayes.data.task import Task
+from symbayes.data.load import load
 
 #: The figures of one run, in plain numbers.
 Figures = dict[str, Any]
@@ -34,16 +34,26 @@ class Paper:
     Args:
         lists: By name, what a command may choose from or count up, with commas, and what it has when nothing is chosen.
         rows: The runs of a task for given lists.
-        run: One of them, from the whole task.
+        run: One of them, from what was loaded.
         keep: Adds its figures to a file; all figures there.
         write: What is made of all figures, as files beside that one.
+        words: The figures of a run in a line.
+        load: What a task is, from its name and the folder of its files.
     """
 
     lists: Mapping[str, str]
     rows: Callable[[str, Mapping[str, Sequence[str]]], Iterator[Any]]
-    run: Callable[[Any, Task, Options], Figures]
+    run: Callable[[Any, Any, Options], Figures]
     keep: Callable[[Path, Figures], list[Figures]]
     write: Callable[[Path, Sequence[Figures]], list[Path]]
+    words: Callable[[Figures], str]
+    load: Callable[[str, Path | None], Any] = load
+
+
+def accuracy_words(found: Figures) -> str:
+    """Of a run on images: its accuracy, and the extents it learned."""
+    learned = ", ".join(f"{name} {value:.3g}" for name, value in found["extents"].items())
+    return f"{100 * found['accuracy']:.2f} %, {found['seconds']:.0f} s {learned}"
 
 
 def check_names(**asked: tuple[Sequence[str], Sequence[str]]) -> None:

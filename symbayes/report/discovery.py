@@ -57,12 +57,13 @@ def discovery_table(found: Found) -> dict[str, Any]:
     }
 
 
-def discovery_page(found: Found) -> str:
+def discovery_page(found: Found, compared: Mapping[str, Any] | None = None) -> str:
     """A page that opens offline.
 
     Args:
         found: What was learned from trajectories, as numbers, words and lists; None or an empty list where something is
             not known. Without `quantities` the page says that none was found.
+        compared: A table of several models, to stand at the top.
     """
     quantities, truth = found["quantities"], found["truth"] or {}
     strengths, threshold, count = found["singular_values"], found["threshold"] or 0.0, found["count"] or 0
@@ -70,6 +71,8 @@ def discovery_page(found: Found) -> str:
     return render(
         "discovery.html",
         found=found,
+        compared=compared,
+        noise=_noise(found["noise"]),
         headline=headline(found),
         truth=_truth(found),
         model=_model(found["model"]),
@@ -85,6 +88,11 @@ def discovery_page(found: Found) -> str:
         evidence=_evidence(found),
         errors=_errors(found["errors"] or {}),
     )
+
+
+def _noise(values: Sequence[Number] | None) -> str:
+    """Of coordinates: one number where they have the same."""
+    return ", ".join(dict.fromkeys(significant(value) for value in values or ()))
 
 
 def headline(found: Found) -> str:

@@ -53,8 +53,8 @@ def _refuse_too_short(problem: Problem, objective: Elbo, schedule: Schedule) -> 
     left = sum(objective.moves_at(epoch, schedule.epochs) for epoch in range(1, schedule.epochs + 1))
     if hyperparameters(problem.model) and left < objective.frequency:
         raise ValueError(
-            f"Hyperparameters move every frequency={objective.frequency} epochs between warm-up and cool-down, so there must be "
-            f"as many; there are {left} of {schedule.epochs}. Train longer, or lower frequency, warm_up or cool_down."
+            f"Hyperparameters move every frequency={objective.frequency} epochs between warm-up and cool-down, so there must "
+            f"be as many; there are {left} of {schedule.epochs}. Train longer, or lower frequency, warm_up or cool_down."
         )
 
 

@@ -9,7 +9,8 @@ import torch
 from torch.testing import assert_close
 from typer.testing import CliRunner
 
-from symbayes import cli
+from symbayes.cli import demo
+from symbayes.cli.app import app
 from symbayes.experiments.frequency import figures, learn, study
 from symbayes.experiments.waves import Settings, WaveNetwork, both, function, points, twin, waves
 from symbayes.layers.structure import hyperparameters, weights
@@ -115,11 +116,11 @@ def test_page_picture_and_table_are_of_all_runs():
 
 
 def invoke(*words):
-    return CliRunner().invoke(cli.app, list(words), env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
 
 
 def test_the_demo_prints_a_table_and_writes_page_and_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "run_study", _in_this_process)
+    monkeypatch.setattr(demo, "run_study", _in_this_process)
     out = tmp_path / "report.html"
     result = invoke("demo", "--frequency", "--epochs", "1", "--width", "4", "--out", str(out))
     assert result.exit_code == 0, result.output

@@ -73,7 +73,7 @@ def discovery(title: str, names: tuple[str, ...], formulas: dict[str, Any], lear
             "seconds": 41.0,
         },
         "evidence": {"nll": -7.77, "kl": 0.94, "negative_elbo": -6.82, "estimator": "evidence lower bound (matrix-normal)"},
-        "noise": 0.0316,
+        "noise": [0.0316, 0.0316, 0.0316, 0.0316],
         "learned_noise": False,
         "singular_values": strengths,
         "threshold": 0.05,

@@ -1,0 +1,66 @@
+"""`symbayes fit` and `symbayes report`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from symbayes.cli.terminal import console
+from symbayes.data.load import load
+from symbayes.evidence.elbo import Elbo
+from symbayes.evidence.objective import Laplace, Map, Objective
+from symbayes.models.allconv import allconv
+from symbayes.report.run import run_page
+from symbayes.training.fit import fit as fit_model
+
+#: Test data on which `fit` looks at calibration: linearised predictions of large networks take a while.
+_CALIBRATED = 200
+
+
+def fit(
+    task: Annotated[
+        str,
+        typer.Argument(help="placed-digits, quadrant-digits, turned-digits, motifs, …, mnist, cifar10."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the result.")],
+    data: Annotated[Path | None, typer.Option(help="Folder that holds the files of mnist or cifar10.")] = None,
+    paths: Annotated[
+        str, typer.Option(help="Of every block: dense, factored, sparse, conv, sparse_conv, gconv; with commas.")
+    ] = "factored,conv",
+    group: Annotated[str, typer.Option(help="Of gconv paths: p4, p4m, flips or cube.")] = "p4",
+    width: Annotated[int, typer.Option(min=1)] = 10,
+    epochs: Annotated[int, typer.Option(min=1)] = 60,
+    by: Annotated[str, typer.Option(help="'evidence' by Laplace's method, 'elbo', or 'map' for a fixed prior.")] = "evidence",
+    device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Train the paper's network on a task, and save the result with its page."""
+    objectives: dict[str, Objective] = {"evidence": Laplace(), "elbo": Elbo(), "map": Map()}
+    if by not in objectives:
+        raise typer.BadParameter(f"--by must be one of {', '.join(objectives)}, got {by!r}.")
+    loaded = load(task, data)
+    model = allconv(loaded, paths.split(","), width, group=group, generator=torch.Generator().manual_seed(seed)).to(device)
+    console.print(str(loaded), highlight=False)
+    console.print(model.description, highlight=False)
+    result = fit_model(model, loaded.train, objective=objectives[by], epochs=epochs, seed=seed)
+    console.print(result.symmetries)
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluate(loaded.test).items())
+    per_datum = result.log_evidence / result.num_data
+    console.print(f"test: {metrics}; log evidence {per_datum:.4f} per datum ({result.evidence.estimator})", highlight=False)
+    calibration = result.calibration((loaded.test[0][:_CALIBRATED], loaded.test[1][:_CALIBRATED]))
+    console.print(calibration)
+    result.save(out, calibration)
+    console.print(f"Saved to {out}", highlight=False)
+
+
+def report(folder: Annotated[Path, typer.Argument(help="Where a result was saved.")]) -> None:
+    """Rebuild the page of a saved result."""
+    try:
+        summary = json.loads((folder / "result.json").read_text())
+        history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    except (OSError, json.JSONDecodeError) as error:
+        raise typer.BadParameter(f"{folder} must hold result.json and history.jsonl of a saved result ({error}).") from error
+    (folder / "report.html").write_text(run_page(summary, history), encoding="utf-8")
+    console.print(f"{folder / 'report.html'}", highlight=False)

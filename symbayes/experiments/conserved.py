@@ -1,0 +1,105 @@
+"""What is conserved? Oscillators by three networks: plain, with learned symmetries, and with those known beforehand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from symbayes.dynamics.systems import TESTS
+from symbayes.dynamics.systems import system as by_name
+from symbayes.experiments.noether import LEARNED, METHODS, SETTINGS, Row, figures, learn
+from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study
+from symbayes.report.discovery import discovery_page
+from symbayes.report.page import significant
+
+_WORDS = {"plain": "plain network", "learned": "learned symmetries", "oracle": "known symmetries"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all runs have in common.
+
+    Args:
+        systems: The systems.
+        epochs: Passes over the data; as many as is usual for a system when None.
+        width: Of the network of the energy.
+        seed: For data, initial weights and draws.
+    """
+
+    systems: tuple[str, ...] = ("oscillator", "2-oscillators")
+    epochs: int | None = None
+    width: int = 50
+    seed: int = 0
+
+
+def study(settings: Settings) -> Study:
+    """Every network on every system."""
+    cost = {"plain": 1.0, "learned": 4.0, "oracle": 4.0}
+    cells = [
+        Cell(system, method, "evidence", settings.seed, cost=cost[method] * by_name(system).degrees)
+        for system in settings.systems
+        for method in METHODS
+    ]
+    return Study(
+        "What is conserved? Learned from trajectories",
+        "One oscillator and two, by Hamiltonian networks: plain; averaged over flows of observables that are learned by the "
+        "evidence; and over those of the symmetries known beforehand. An observable along whose flow the energy stays the same "
+        "is conserved.",
+        cells,
+        partial(work, settings),
+        table,
+        page=page,
+    )
+
+
+def work(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
+    """One cell; its figures are in the summary, and all that was discovered, where it was learned."""
+    row, setting = Row(cell.task, cell.model, cell.seed), SETTINGS[cell.task]
+    search = replace(setting.search, width=settings.width)
+    if settings.epochs is not None:
+        pairs = setting.trajectories * setting.steps
+        search = replace(search, updates=settings.epochs * -(-pairs // search.batch_size))
+    found = learn(row, search, each_epoch=each_epoch)
+    summary: dict[str, Any] = {"words": [], "extents": [], "figures": figures(row, found, by_name(cell.task), setting)}
+    if cell.model == LEARNED:
+        summary["discovery"] = found.summary()
+    return Outcome(cell, {}, summary, [])
+
+
+def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """A row for each system and network."""
+    rows = []
+    for outcome in outcomes:
+        found = outcome.summary["figures"]
+        same = [other.summary["figures"] for other in outcomes if other.cell.task == outcome.cell.task]
+        lowest = min(other["negative_elbo"] for other in same)
+        learned = outcome.cell.model == LEARNED
+        cells = [
+            _cell(f"{found['negative_elbo']:.2f}", f"{found['nll']:.2f} + {found['kl']:.2f}", found["negative_elbo"] == lowest)
+        ]
+        cells += [_error(found, [other["errors"][name]["sampled"] for other in same], name) for name in TESTS]
+        cells.append(_cell(f"{found['count']} of {found['truth']}" if learned else "–", ""))
+        rows.append({"task": f"{outcome.cell.task}, {_WORDS[outcome.cell.model]}", "cells": cells})
+    return {
+        "columns": ["−ELBO / N", *TESTS, "conserved"],
+        "rows": rows,
+        "legend": "−ELBO / N: what a pair of states costs, in nats; the lower, the better; beneath it, as the misfit "
+        "and the divergence. Mean squared errors one step ahead, by draws of weights, and beneath them at their mean: on fresh "
+        "trajectories, on some that are moved, and on some that start farther out. Conserved: how many quadratics were found.",
+        "note": "The lowest of a system is set in bold.",
+    }
+
+
+def page(outcomes: Sequence[Outcome]) -> str:
+    """What was discovered in the last system, beneath the table of all."""
+    learned = [outcome for outcome in outcomes if outcome.cell.model == LEARNED]
+    return discovery_page(learned[-1].summary["discovery"], table(outcomes))
+
+
+def _cell(value: str, beneath: str, best: bool = False) -> dict[str, Any]:
+    return {"value": value, "beneath": beneath, "best": best}
+
+
+def _error(found: dict[str, Any], all_of_them: Sequence[float], name: str) -> dict[str, Any]:
+    by = found["errors"][name]
+    return _cell(significant(by["sampled"]), significant(by["plug-in"]), by["sampled"] == min(all_of_them))

@@ -1,0 +1,192 @@
+"""Conserved quantities of known systems: the plain Hamiltonian network, learned symmetries, and those known beforehand.
+
+The experiments of Noether's razor (van der Ouderaa, van der Wilk and de Haan 2024): systems, data, networks. Models differ in
+their symmetry and in nothing else. Errors are one step ahead, on three sets of the same system: `test`, `moved` and `wider`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from symbayes.discovery.discover import discover
+from symbayes.discovery.discovery import Discovery
+from symbayes.discovery.search import Search
+from symbayes.dynamics.integrators import RungeKutta
+from symbayes.dynamics.observables import Observables, Quadratics
+from symbayes.dynamics.quadratic import euclidean, unitary
+from symbayes.dynamics.simulate import simulate
+from symbayes.dynamics.systems import TESTS, Start, System
+from symbayes.dynamics.systems import system as by_name
+from symbayes.dynamics.trajectories import Trajectories
+from symbayes.experiments.rows import Figures, Options, Paper, check_names, kept
+from symbayes.training.record import Record
+
+PLAIN, LEARNED, ORACLE = "plain", "learned", "oracle"
+METHODS = (PLAIN, LEARNED, ORACLE)
+#: The standard deviation of what is observed.
+NOISE = 1e-3**0.5
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is learned from, and how.
+
+    Args:
+        trajectories: How many.
+        steps: Of each.
+        step: The time between states.
+        start: Where they start.
+        oracle: The symmetries known beforehand.
+        search: Settings of all models.
+    """
+
+    trajectories: int
+    steps: int
+    step: float
+    start: Start
+    oracle: Callable[[], Quadratics]
+    search: Search = field(default_factory=Search)
+
+
+#: By name of the system.
+SETTINGS: Mapping[str, Setting] = {
+    "oscillator": Setting(7, 4, 0.2, Start(1.0, 0.5), lambda: unitary(1), Search(quantities=1, measure="uniform")),
+    "2-oscillators": Setting(40, 10, 0.2, Start(1.0, 0.5), lambda: unitary(2), Search(quantities=8)),
+    "3-oscillators": Setting(60, 10, 0.2, Start(1.0, 0.5), lambda: unitary(3), Search(quantities=18, updates=2500)),
+    "3-body-2d": Setting(
+        200,
+        50,
+        0.3,
+        Start(1.0, 0.5, 3.0),
+        lambda: euclidean(3, 2),
+        Search(quantities=10, width=64, integrator=RungeKutta(1), batch_size=200, updates=4000),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run."""
+
+    system: str
+    method: str
+    seed: int
+
+
+def rows(system: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """The runs of a system.
+
+    Raises:
+        ValueError: If there is no setting for it, or no such method.
+    """
+    check_names(task=([system], tuple(SETTINGS)), methods=(lists["methods"], METHODS))
+    return (Row(system, method, int(seed)) for seed in lists["seeds"] for method in lists["methods"])
+
+
+def learn(
+    row: Row, search: Search, device: str = "cpu", each_epoch: Callable[[Record], None] = lambda record: None
+) -> Discovery:
+    """Learn one model from the data of its setting; conserved quantities are checked on the test set."""
+    system, setting = by_name(row.system), SETTINGS[row.system]
+    train = simulate(
+        system,
+        trajectories=setting.trajectories,
+        steps=setting.steps,
+        step=setting.step,
+        start=setting.start,
+        noise=NOISE,
+        seed=row.seed,
+    )
+    symmetries: dict[str, str | Observables] = {PLAIN: "none", LEARNED: "quadratic", ORACLE: setting.oracle()}
+    return discover(
+        train,
+        symmetry=symmetries[row.method],
+        noise=NOISE,
+        search=search,
+        held_out=test_sets(system, setting.step)["test"],
+        system=system,
+        device=device,
+        seed=row.seed,
+        each_epoch=each_epoch,
+        progress=False,
+    )
+
+
+def test_sets(system: System, step: float) -> dict[str, Trajectories]:
+    """The three test sets, without noise; the same for all seeds of training."""
+    return {
+        name: simulate(system, trajectories=100, steps=20, step=step, start=start, seed=1000 + index)
+        for index, (name, start) in enumerate(TESTS.items())
+    }
+
+
+def run(row: Row, system: System, options: Options) -> Figures:
+    """One run, as figures."""
+    setting = SETTINGS[row.system]
+    search = setting.search
+    if options.samples is not None:
+        search = replace(search, samples=options.samples)
+    if options.epochs is not None:
+        pairs = setting.trajectories * setting.steps
+        search = replace(search, updates=options.epochs * -(-pairs // search.batch_size))
+    return figures(row, learn(row, search, options.device), system, setting)
+
+
+def figures(row: Row, found: Discovery, system: System, setting: Setting) -> Figures:
+    """What is kept of a run."""
+    errors = {name: found.evaluate(data) for name, data in test_sets(system, setting.step).items()}
+    truth = found.compared()
+    return {
+        "system": row.system,
+        "method": row.method,
+        "seed": row.seed,
+        "pairs": found.result.num_data,
+        **found.evidence,
+        "errors": errors,
+        "count": len(found.quantities),
+        "truth": truth["count"] if truth else None,
+        "singular_values": [] if found.span is None else found.span.strengths.tolist(),
+        "parallelness": truth["parallelness"] if truth else [],
+        "quantities": [
+            {"formula": one.formula, "variation": one.variation, "error": one.error, "bracket": found.bracket(one)}
+            for one in found.quantities
+        ],
+        "updates": found.search.updates,
+        "seconds": found.seconds,
+    }
+
+
+def keep(path: Path, found: Figures) -> list[Figures]:
+    """Add a row to a file; all rows there."""
+    return kept(path, found, lambda row: (row["system"], row["seed"], METHODS.index(row["method"])))
+
+
+def write(path: Path, found: Sequence[Figures]) -> list[Path]:
+    """The table, beside the file."""
+    written = path.with_suffix(".md")
+    written.write_text(markdown(found), encoding="utf-8")
+    return [written]
+
+
+def markdown(found: Sequence[Figures]) -> str:
+    """A line for each run; errors by draws of weights, and beneath by their mean."""
+    heading = ["system", "model", "seed", "NLL / N", "KL / N", "−ELBO / N", *TESTS, "found", "strengths"]
+    lines = ["| " + " | ".join(heading) + " |", "|---" * len(heading) + "|"]
+    for row in found:
+        errors = [f"{row['errors'][name]['sampled']:.2g} ({row['errors'][name]['plug-in']:.2g})" for name in TESTS]
+        strengths = " ".join(f"{value:.2g}" for value in row["singular_values"])
+        terms = [f"{row[name]:.2f}" for name in ("nll", "kl", "negative_elbo")]
+        count = f"{row['count']} of {row['truth']}" if row["method"] == LEARNED else "–"
+        cells = [row["system"], row["method"], str(row["seed"]), *terms, *errors, count, strengths]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n\nErrors: mean squares one step ahead, by draws of weights (and at their mean).\n"
+
+
+def _words(found: Figures) -> str:
+    errors = ", ".join(f"{name} {found['errors'][name]['sampled']:.2g}" for name in TESTS)
+    return (
+        f"−ELBO/N {found['negative_elbo']:.2f}, {errors}, {found['count']} of {found['truth']} found, {found['seconds']:.0f} s"
+    )
+
+
+PAPER = Paper({"methods": ",".join(METHODS), "seeds": "0"}, rows, run, keep, write, _words, lambda name, folder: by_name(name))
