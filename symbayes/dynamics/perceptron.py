@@ -43,9 +43,9 @@ class Perceptron(nn.Module):
             before = layer(states)
             states = functional.softplus(before)  # not needed behind the last layer, and cheap
             slopes.append(before.sigmoid())
-        back = self.last.weight
+        back: Tensor = self.last.weight
         for layer, slope in zip(reversed(self.layers), reversed(slopes), strict=True):
-            back = (back * slope) @ layer.weight
+            back = (back * slope) @ cast(nn.Linear, layer).weight
         return back
 
     def __call__(self, states: States) -> Float[Tensor, "n 1"]:
