@@ -28,7 +28,8 @@ class NeuralObservables(Observables):
         size: Numbers of a state.
         width: Hidden units, which all observables share.
         deviation: How large they are at first: their gradients are about this long where states are about one.
-        integrator: Of flows for unit time. Steps of a fourth of a radian along a circle are off by 1e-4 in a whole turn.
+        integrator: Of flows for unit time; four steps of Runge and Kutta when None, which are off by 0.008 of the radius after
+            half a turn along a circle (eight by 0.0006), and are symplectic to that accuracy.
         learned: Whether they are hyperparameters to be learned; otherwise they are fixed.
         generator: For initial values.
     """
@@ -50,7 +51,7 @@ class NeuralObservables(Observables):
         if size < 2 or size % 2:
             raise ValueError(f"A state has as many momenta as positions, so an even count of numbers; got {size}.")
         self.count, self.size = count, size
-        self.integrator = integrator if integrator is not None else RungeKutta(8)
+        self.integrator = integrator if integrator is not None else RungeKutta(4)
 
         def normal(rows: int, columns: int, scale: float) -> Hyperparameter:
             return Hyperparameter(scale * torch.randn(rows, columns, generator=generator), requires_grad=learned)

@@ -7,7 +7,7 @@ import torch
 from scipy.integrate import solve_ivp
 from torch.testing import assert_close
 
-from symbayes.dynamics.integrators import Midpoint
+from symbayes.dynamics.integrators import Midpoint, RungeKutta
 from symbayes.dynamics.neural import NeuralObservables
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.phase import gradient, poisson, velocity
@@ -105,6 +105,20 @@ def test_neural_observables_by_hand():
     state = torch.tensor([[0.3, 0.9]], dtype=torch.float64)
     before = torch.tensor(0.3 - 1.8 + 0.5, dtype=torch.float64)
     assert_close(found(state), (3 * before.cosh().log() + 1.2 + 4.5).view(1, 1))
+
+
+@pytest.mark.parametrize(("steps", "error"), [(4, 0.008), (8, 0.0006)])
+def test_how_far_steps_are_off_after_half_a_turn(steps, error):
+    found = NeuralObservables(1, 2, 2, integrator=RungeKutta(steps)).double()
+    small = 1e-3  # where log cosh is a parabola
+    with torch.no_grad():
+        found.inner.copy_(small * torch.eye(2))
+        found.offset.zero_()
+        found.outer.fill_(small**-2)
+        found.linear.zero_()
+    state = torch.tensor([[0.6, -0.8]], dtype=torch.float64)
+    moved = found.transformations(amounts([pi]))(state)[:, 0]
+    assert 0.5 * error < (moved + state).norm() < 1.5 * error
 
 
 @pytest.mark.parametrize("far", [1e3, 1e6])
