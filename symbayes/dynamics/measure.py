@@ -38,8 +38,9 @@ def random_amounts(measure: str, samples: int, count: int, rng: np.random.Genera
 def even_amounts(measure: str, samples: int, count: int) -> Amounts:
     """A fixed set of amounts, spread evenly, so that an average over few is near that over all.
 
-    They come in opposite pairs, in blocks of orthogonal directions, at distances that take even steps: an average is exact in
-    the first order, and nearly so in the second.
+    They come in opposite pairs, so that averages are exact in the first order where their number is even. In the second order
+    they are nearly so: directions are orthogonal in blocks, at distances that take even steps. In the cube it is each amount
+    that takes even steps; which of one meets which of another is random.
     """
     check_measure(measure)
     rng = np.random.default_rng(0)

@@ -85,12 +85,12 @@ class Quadratics(Observables):
         """A of each, symmetric."""
         return self.halves + self.halves.mT
 
-    def generators(self) -> Float[Tensor, "k m+1 m+1"]:
+    def generators(self) -> Float[Tensor, "k h h"]:
         """G of each, on homogeneous coordinates."""
         columns = torch.cat([self.matrices, self.linear[..., None]], -1)
         return torch.cat([rotated(columns.mT).mT, torch.zeros_like(columns[:, :1])], 1)
 
-    def elements(self, amounts: Amounts) -> Float[Tensor, "s m+1 m+1"]:
+    def elements(self, amounts: Amounts) -> Float[Tensor, "s h h"]:
         """exp(Σ_i τ_i G_i)."""
         return torch.linalg.matrix_exp(torch.einsum("sk,kab->sab", amounts, self.generators()))
 
