@@ -47,7 +47,8 @@ def discover(
     Args:
         trajectories: Or an array [trajectories, times, coordinates] of positions and then momenta.
         step: The time between states, where trajectories are an array.
-        symmetry: "quadratic", observables to be learned; "none", the plain network; or fixed `Quadratics`, known beforehand.
+        symmetry: Observables to be learned, "quadratic", or "neural" for any form; "none", the plain network; or fixed
+            `Quadratics`, known beforehand.
         noise: The standard deviation of what is observed, in all coordinates; learned for each coordinate when None.
         search: Settings.
         held_out: On which conserved quantities are checked: trajectories, or the share of the given ones to set apart.

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symbayes.discovery.quantity import Quantity, read_quantities
+from symbayes.discovery.quantity import Quantity, read_observables, read_quadratics
 from symbayes.discovery.search import Search
 from symbayes.discovery.span import Span, parallelness, span_of
 from symbayes.discovery.units import Units
@@ -27,10 +27,10 @@ from symbayes.posterior.posterior import Weights
 from symbayes.report.discovery import discovery_page
 from symbayes.training.result import Result
 
-#: Of weights, for predictions; and states in a pass, so that memory is bounded.
-_DRAWS, _AT_ONCE = 32, 200
-#: Trajectories in pictures.
-_SHOWN = 4
+#: Draws of weights for predictions, and how often the network is evaluated at once, under all draws and transformations.
+_DRAWS, _AT_ONCE = 32, 2**16
+#: Trajectories in pictures, and states at which brackets are taken.
+_SHOWN, _POINTS = 4, 200
 _ROLLOUT = ImplicitMidpoint(2)
 
 
@@ -72,7 +72,12 @@ class Discovery:
     @cached_property
     def quantities(self) -> list[Quantity]:
         """The conserved quantities that were found."""
-        return read_quantities(self.span, self.units, self.held_out) if self.span is not None else []
+        observables = self.model.observables
+        if observables is None:
+            return []
+        if self.span is not None:
+            return read_quadratics(self.span, self.units, self.held_out)
+        return read_observables(observables, self.units, self.held_out, self.search.threshold)
 
     @property
     def evidence(self) -> dict[str, float]:
@@ -193,7 +198,7 @@ class Discovery:
     def _points(self) -> States:
         """Some states of trajectories that were held out."""
         states = self.held_out.states.double().flatten(0, 1)
-        return states[:: max(1, len(states) // _AT_ONCE)]
+        return states[:: max(1, len(states) // _POINTS)]
 
     def _described(self, quantity: Quantity) -> dict[str, Any]:
         states, points = self.held_out.states.double(), self._points()
@@ -262,7 +267,8 @@ class Discovery:
         prefix = "" if module is self.model else "model."
         inside = (states.double() / self.units.scale).to(like)
         outputs = []
-        for part in inside.split(_AT_ONCE):
+        copies = (_DRAWS if sampled else 1) * (self.model.final_samples if self.model.observables is not None else 1)
+        for part in inside.split(max(1, _AT_ONCE // copies)):
             if sampled:
                 weights = {f"{prefix}{name}": value for name, value in self._drawn.items()}
                 outputs.append(outputs_under(module, weights, part))

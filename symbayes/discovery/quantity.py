@@ -1,14 +1,19 @@
 """A conserved quantity as people want it: a formula, how exactly it is known, and how constant it is where nobody looked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 from symbayes.discovery.span import Span, echelon, generator_rows
 from symbayes.discovery.units import Units
+from symbayes.dynamics.observables import Observables
+from symbayes.dynamics.phase import Observable, States
 from symbayes.dynamics.quadratic import coefficients, monomial_names, monomials, with_coefficients
 from symbayes.dynamics.trajectories import Trajectories
 
@@ -42,11 +47,12 @@ class Quantity:
 
     Args:
         formula: With the terms that matter.
-        terms: Of the formula.
+        terms: Of the formula; none where it has no terms.
         strength: How far the energy is averaged along its flow, in units of π.
-        variation: How much it changes along trajectories that were held out, relative to the size of its terms.
+        variation: How much it changes along trajectories that were held out, relative to the size of its terms; where there are
+            none, relative to how much it differs between states.
         error: The standard error of the variation, over trajectories.
-        coefficients: Of all monomials.
+        observable: Its value at every state.
     """
 
     formula: str
@@ -54,41 +60,65 @@ class Quantity:
     strength: float
     variation: float
     error: float
-    coefficients: Float[Tensor, " c"]
+    observable: Observable
 
     def __str__(self) -> str:
-        return f"{self.formula}, constant within {100 * self.variation:.2g} ± {100 * self.error:.1g} % of its terms"
+        return f"{self.formula}, constant within {100 * self.variation:.2g} ± {100 * self.error:.1g} %"
 
-    def __call__(self, states: Float[Tensor, "n m"]) -> Float[Tensor, " n"]:
+    def __call__(self, states: States) -> Float[Tensor, " n"]:
         """Its value at every state."""
-        return monomials(states.double()) @ self.coefficients
+        return self.observable(states.double())
 
 
-def read_quantities(span: Span, units: Units, held_out: Trajectories) -> list[Quantity]:
+def read_quadratics(span: Span, units: Units, held_out: Trajectories) -> list[Quantity]:
     """As many quantities as the span counts, in coordinates of the data: short ones that span the same."""
     if not span.count:
         return []
-    size = span.directions.size
     rows, pivots = echelon(coefficients(span.kept()))
-    inside = with_coefficients(rows, size)
-    units_of_rows = torch.nn.functional.normalize(generator_rows(inside), dim=1)
-    strengths = span.strength(units_of_rows)
+    inside = with_coefficients(rows, span.directions.size)
+    strengths = span.strength(functional.normalize(generator_rows(inside), dim=1))
     outside = coefficients(units.left(inside))
     outside = outside / outside[range(len(pivots)), pivots][:, None]
     fits = fitted(outside, pivots, held_out)
     names = monomial_names(held_out.names)
+    values = _along(monomials, held_out)
     found = []
     for index, row in enumerate(outside):
         # What a term contributes, in units in which states are of size one.
         shares = rows[index].abs() / rows[index].abs().max()
-        shown = [int(place) for place in shares.argsort(descending=True, stable=True) if shares[place] >= _SHOWN]
         terms = []
-        for place in sorted(shown):
+        for place in (shares >= _SHOWN).nonzero()[:, 0].tolist():
             fit = (None, None) if fits is None else (float(fits[0][index, place]), float(fits[1][index, place]))
             terms.append(Term(names[place], float(row[place]), *fit))
-        variation, error = constancy(row, held_out)
-        found.append(Quantity(formula(terms), tuple(terms), float(strengths[index]), variation, error, row))
+        size = float((row.square() * values.square().mean((0, 1))).sum().sqrt())
+        variation, error = constancy(values @ row, size)
+        observable = partial(_quadratic, row)
+        found.append(Quantity(formula(terms), tuple(terms), float(strengths[index]), variation, error, observable))
     return found
+
+
+def read_observables(observables: Observables, units: Units, held_out: Trajectories, threshold: float) -> list[Quantity]:
+    """Those whose flows are not negligible, of any form; how fast they move states of size one is their strength."""
+    inside = (held_out.states.double() / units.scale).flatten(0, 1)
+    exact = deepcopy(observables).cpu().double()
+    slopes = torch.func.vmap(torch.func.jacrev(lambda x: exact(x[None])[0]))(inside)
+    strengths = slopes.square().sum(-1).mean(0).sqrt().tolist()
+    found = []
+    for index, strength in enumerate(strengths):
+        observable = partial(_of_any_form, exact, units, index)
+        values = _along(observable, held_out)
+        variation, error = constancy(values, float(values.std()))
+        if strength > threshold:
+            found.append(Quantity(f"C{index + 1}, a network", (), strength, variation, error, observable))
+    return found
+
+
+def _quadratic(row: Float[Tensor, " c"], states: States) -> Float[Tensor, " n"]:
+    return monomials(states) @ row
+
+
+def _of_any_form(observables: Observables, units: Units, index: int, states: States) -> Float[Tensor, " n"]:
+    return units.action * observables(states / units.scale)[:, index]
 
 
 def formula(terms: Sequence[Term]) -> str:
@@ -102,13 +132,11 @@ def formula(terms: Sequence[Term]) -> str:
     return words if len(terms) <= _LONGEST else f"{words} + … ({len(terms) - _LONGEST} more)"
 
 
-def constancy(row: Float[Tensor, " c"], trajectories: Trajectories) -> tuple[float, float]:
-    """The deviation of a quantity along trajectories relative to the size of its terms, and its standard error over them."""
-    values = _monomials(trajectories)
-    size = (row.square() * values.square().mean((0, 1))).sum().sqrt()
-    variances = (values @ row / size).var(1, correction=0)
+def constancy(values: Float[Tensor, "trajectories times"], size: float) -> tuple[float, float]:
+    """The deviation of a quantity along trajectories, relative to a size, and its standard error over them."""
+    variances = values.var(1, correction=0) / size**2
     variation = float(variances.mean().sqrt())
-    if len(trajectories) < 2 or variation == 0:
+    if len(values) < 2 or variation == 0:
         return variation, 0.0
     return variation, float(variances.std() / len(variances) ** 0.5 / (2 * variation))
 
@@ -121,7 +149,7 @@ def fitted(
     A quantity φ_pivot + Σ c_j φ_j is constant along a trajectory if changes of φ_pivot are those of −Σ c_j φ_j: a linear
     regression. None where the data do not determine it: there are too few, or more is conserved than was found.
     """
-    values = _monomials(trajectories)
+    values = _along(monomials, trajectories)
     changes = (values - values.mean(1, keepdim=True)).flatten(0, 1)
     sizes = changes.square().mean(0).sqrt().clamp(min=1e-300)
     free = [place for place in range(rows.shape[1]) if place not in pivots]
@@ -139,6 +167,8 @@ def fitted(
     return found, errors
 
 
-def _monomials(trajectories: Trajectories) -> Float[Tensor, "t times c"]:
+@torch.no_grad()
+def _along(function: Callable[[States], Tensor], trajectories: Trajectories) -> Tensor:
+    """Values of a function at all states, [trajectories, times, ...]."""
     states = trajectories.states.double()
-    return monomials(states.flatten(0, 1)).unflatten(0, states.shape[:2])
+    return function(states.flatten(0, 1)).unflatten(0, states.shape[:2])

@@ -8,6 +8,7 @@ from torch import Generator
 from symbayes.discovery.units import Units
 from symbayes.dynamics.integrators import Integrator, Midpoint
 from symbayes.dynamics.network import HamiltonianNetwork
+from symbayes.dynamics.neural import NeuralObservables
 from symbayes.dynamics.observables import Observables, Quadratics
 from symbayes.dynamics.perceptron import Perceptron
 from symbayes.evidence.elbo import Elbo
@@ -21,7 +22,7 @@ class Search:
 
     Args:
         quantities: How many observables there are to begin with: more than are conserved, since those that are not vanish. None
-            for twice the square of the degrees of freedom, and at most 16.
+            for twice the square of the degrees of freedom, and at most 16; of neural ones, for one.
         start: The size of the first observables, in units in which states are of size one.
         width: Of the hidden layers of the energy.
         hidden: How many there are.
@@ -106,11 +107,13 @@ class Search:
             if symmetry.size != size:
                 raise ValueError(f"Quadratics must be of states of {size} numbers, as the data are; got {symmetry.size}.")
             return units.taken_in(symmetry).float()
-        count = self.quantities if self.quantities is not None else min(2 * degrees**2, 16)
         match symmetry:
             case "quadratic":
+                count = self.quantities if self.quantities is not None else min(2 * degrees**2, 16)
                 return Quadratics.random(count, size, self.start / size, generator=generator)
+            case "neural":
+                return NeuralObservables(self.quantities or 1, size, 16, deviation=self.start / 4, generator=generator)
             case "none":
                 return None
             case _:
-                raise ValueError(f"symmetry must be 'quadratic', 'none' or fixed Quadratics; got {symmetry!r}.")
+                raise ValueError(f"symmetry must be 'quadratic', 'neural', 'none' or fixed Quadratics; got {symmetry!r}.")

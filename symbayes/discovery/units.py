@@ -40,6 +40,11 @@ class Units:
             )
         return cls(scale, 1 / speed)
 
+    @classmethod
+    def none(cls, trajectories: Trajectories) -> "Units":
+        """Those of the data."""
+        return cls(torch.ones(2 * trajectories.degrees, dtype=torch.float64), 1.0)
+
     @property
     def action(self) -> float:
         """The unit of position times momentum, in which observables are measured that generate the same flows."""

@@ -41,5 +41,6 @@ def poisson(first: Observable, second: Observable, states: States) -> Float[Tens
 
 def relative_bracket(gradients: States, velocities: States) -> float:
     """How fast an observable changes in time, relative to its slope and to the speed of motion; both at the same states."""
+    gradients, velocities = gradients.detach(), velocities.detach()
     rates = (gradients * velocities).sum(-1).square().mean().sqrt()
     return float(rates / (gradients.square().sum(-1).mean() * velocities.square().sum(-1).mean()).sqrt())

@@ -11,6 +11,7 @@ from pathlib import Path
 from symbayes.discovery.discover import discover
 from symbayes.discovery.discovery import Discovery
 from symbayes.discovery.search import Search
+from symbayes.discovery.units import Units
 from symbayes.dynamics.integrators import RungeKutta
 from symbayes.dynamics.observables import Observables, Quadratics
 from symbayes.dynamics.quadratic import euclidean, unitary
@@ -38,6 +39,7 @@ class Setting:
         start: Where they start.
         oracle: The symmetries known beforehand.
         search: Settings of all models.
+        scaled: Whether networks see states in units in which they are of size one; otherwise as they are.
     """
 
     trajectories: int
@@ -46,6 +48,7 @@ class Setting:
     start: Start
     oracle: Callable[[], Quadratics]
     search: Search = field(default_factory=Search)
+    scaled: bool = True
 
 
 #: By name of the system.
@@ -59,7 +62,17 @@ SETTINGS: Mapping[str, Setting] = {
         0.3,
         Start(1.0, 0.5, 3.0),
         lambda: euclidean(3, 2),
-        Search(quantities=10, width=64, integrator=RungeKutta(1), batch_size=200, updates=4000),
+        Search(
+            quantities=10,
+            start=0.12,
+            width=80,
+            hidden=3,
+            integrator=RungeKutta(1),
+            samples=32,
+            batch_size=200,
+            updates=5000,
+        ),
+        scaled=False,
     ),
 }
 
@@ -104,6 +117,7 @@ def learn(
         noise=NOISE,
         search=search,
         held_out=test_sets(system, setting.step)["test"],
+        units=None if setting.scaled else Units.none(train),
         system=system,
         device=device,
         seed=row.seed,
