@@ -10,6 +10,17 @@ from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.subsets import Subsets
 from symbayes.data.load import load
 from symbayes.data.task import Task
+from symbayes.discovery.discover import discover
+from symbayes.discovery.discovery import Discovery
+from symbayes.discovery.search import Search
+from symbayes.dynamics.integrators import Euler, ImplicitMidpoint, Leapfrog, Midpoint, RungeKutta
+from symbayes.dynamics.network import HamiltonianNetwork
+from symbayes.dynamics.neural import NeuralObservables
+from symbayes.dynamics.observables import Quadratics
+from symbayes.dynamics.quadratic import conserved_quadratics, euclidean, unitary
+from symbayes.dynamics.simulate import simulate
+from symbayes.dynamics.systems import System, system
+from symbayes.dynamics.trajectories import Trajectories, load_trajectories
 from symbayes.errors import NoPosteriorError, NotFiniteError
 from symbayes.evidence.elbo import Elbo
 from symbayes.evidence.exact import exact_evidence
@@ -59,9 +70,11 @@ __all__ = [
     "ConvPath",
     "DensePath",
     "Diagonal",
+    "Discovery",
     "Ekfac",
     "Elbo",
     "EmpiricalFisher",
+    "Euler",
     "Evidence",
     "ExactFisher",
     "FactoredPath",
@@ -71,16 +84,21 @@ __all__ = [
     "Ggn",
     "GroupConvPath",
     "GroupPool",
+    "HamiltonianNetwork",
     "HiddenUnits",
+    "ImplicitMidpoint",
     "Kernel",
     "Kfac",
     "Lanczos",
     "Laplace",
     "LayerwisePrior",
+    "Leapfrog",
     "Map",
     "MatrixNormal",
     "MeanField",
+    "Midpoint",
     "MonteCarloFisher",
+    "NeuralObservables",
     "NoPosteriorError",
     "NotFiniteError",
     "OrbitAverage",
@@ -90,17 +108,22 @@ __all__ = [
     "Permutations",
     "Posterior",
     "Prediction",
+    "Quadratics",
     "RelaxedLayer",
     "Result",
+    "RungeKutta",
     "ScalarPrior",
     "Schedule",
+    "Search",
     "SeparableGroupPath",
     "SpaceGroup",
     "SparseConvPath",
     "SparseFactoredPath",
     "Subsets",
+    "System",
     "Task",
     "TensorwisePrior",
+    "Trajectories",
     "Translation",
     "affine1d",
     "affine2d",
@@ -109,10 +132,13 @@ __all__ = [
     "board",
     "check_units",
     "colours",
+    "conserved_quadratics",
     "copies",
     "cube",
     "cyclic",
     "dihedral",
+    "discover",
+    "euclidean",
     "evidence_gradient",
     "exact_evidence",
     "fit",
@@ -124,12 +150,16 @@ __all__ = [
     "lenet",
     "load",
     "load_result",
+    "load_trajectories",
     "mlp",
     "p4",
     "p4m",
     "pairs",
     "predict",
     "residual",
+    "simulate",
     "small_cnn",
     "symmetric",
+    "system",
+    "unitary",
 ]

@@ -65,7 +65,7 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
         (("demo", "--images", "300"), "--images is an option of --invariance"),
         (
             ("reproduce", "table9", "--task", "mnist", "--data", "x", "--out", "y"),
-            "There are 'lila' and 'filters' to reproduce, got 'table9'",
+            "There are 'lila' and 'filters' and 'conserved' to reproduce, got 'table9'",
         ),
         (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, elbo, map"),
         ((*LILA, "mnist"), "MNIST needs the file"),

@@ -85,10 +85,12 @@ def read_quadratics(span: Span, units: Units, held_out: Trajectories) -> list[Qu
     found = []
     for index, row in enumerate(outside):
         # What a term contributes, in units in which states are of size one.
-        shares = rows[index].abs() / rows[index].abs().max()
+        shown = (rows[index].abs() >= _SHOWN * rows[index].abs().max()).nonzero()[:, 0].tolist()
+        sign = row[shown[0]].sign()  # formulas begin with what is positive
+        row = sign * row
         terms = []
-        for place in (shares >= _SHOWN).nonzero()[:, 0].tolist():
-            fit = (None, None) if fits is None else (float(fits[0][index, place]), float(fits[1][index, place]))
+        for place in shown:
+            fit = (None, None) if fits is None else (float(sign * fits[0][index, place]), float(fits[1][index, place]))
             terms.append(Term(names[place], float(row[place]), *fit))
         size = float((row.square() * values.square().mean((0, 1))).sum().sqrt())
         variation, error = constancy(values @ row, size)

@@ -1,0 +1,167 @@
+"""The whole chain, small: from trajectories to conserved quantities, checked, saved and shown."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+import symbayes as sb
+from symbayes.discovery.units import Units
+from symbayes.dynamics.quadratic import unitary
+from symbayes.layers.structure import hyperparameters
+
+NOISE = 1e-3**0.5
+QUICK = sb.Search(width=8, hidden=1, samples=4, final_samples=4, updates=6)
+
+
+def data(name="oscillator", trajectories=10, **more):
+    return sb.simulate(name, trajectories=trajectories, steps=4, **more)
+
+
+@pytest.fixture(scope="module")
+def oscillator():
+    """One that was learned in earnest, though not for long."""
+    made = sb.simulate("oscillator", trajectories=18, steps=10, noise=NOISE)
+    search = sb.Search(quantities=2, width=24, updates=700, learning_rate=0.01)
+    return sb.discover(made, noise=NOISE, search=search, system=sb.system("oscillator"), progress=False)
+
+
+def test_one_quantity_of_two_is_left_and_it_is_the_energy(oscillator):
+    assert oscillator.span.count == 1
+    (only,) = oscillator.quantities
+    assert [term.monomial for term in only.terms] == ["q²", "p²"]
+    assert only.variation < 0.05
+    truth = oscillator.compared()
+    assert truth["count"] == 1
+    assert truth["parallelness"][0] > 0.99
+    assert oscillator.bracket(only) < 0.03
+
+
+def test_draws_of_weights_predict_better_than_their_mean_and_the_bound_is_the_sum_of_its_terms(oscillator):
+    errors = oscillator.evaluate(oscillator.held_out)
+    assert errors["sampled"] < 0.2 * NOISE**2 + errors["plug-in"]
+    assert errors["sampled"] < 1e-3
+    evidence = oscillator.evidence
+    assert evidence["negative_elbo"] == pytest.approx(evidence["nll"] + evidence["kl"])
+    pairs = oscillator.result.num_data
+    inside = -oscillator.result.log_evidence / pairs
+    assert evidence["negative_elbo"] == pytest.approx(inside + float(oscillator.units.scale.log().sum()))
+
+
+def test_rollouts_keep_the_learned_energy(oscillator):
+    start = oscillator.held_out.states[:2, 0]
+    moved = oscillator.rollout(start, 30)
+    assert_close(moved[:, 0], start)
+    energies = torch.stack([oscillator.energy(states) for states in moved.unbind(1)], 1)
+    assert float((energies - energies[:, :1]).abs().max()) < 0.01 * float(
+        oscillator.energy(oscillator.held_out.states[:, 0]).std()
+    )
+
+
+def test_energies_lead_to_the_motion_that_is_predicted(oscillator):
+    states, h = oscillator.held_out.states[0], 1e-2
+    moves = h * torch.eye(2, dtype=torch.float64)
+    q, p = ((oscillator.energy(states + move) - oscillator.energy(states - move)) / (2 * h) for move in moves)
+    assert_close(oscillator.velocities(states).mean(0), torch.stack([p, -q], -1), atol=1e-3, rtol=1e-3)
+
+
+def test_what_was_found_is_saved_and_shown(oscillator, tmp_path):
+    summary = oscillator.save(tmp_path / "run")
+    stored = json.loads((tmp_path / "run" / "discovery.json").read_text())
+    assert stored["quantities"] == summary["quantities"]
+    assert stored["search"]["updates"] == 700
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "1 conserved quantity in oscillator" in page
+    assert (tmp_path / "run" / "run" / "result.json").is_file()
+    assert str(oscillator).startswith("1 conserved")
+
+
+def test_the_same_seed_finds_the_same(oscillator):
+    again = [sb.discover(data(), search=QUICK, progress=False, seed=3) for _ in range(2)]
+    assert again[0].evidence == again[1].evidence
+    assert_close(again[0].span.strengths, again[1].span.strengths, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("symmetry", ["none", "neural", "oracle"])
+def test_other_symmetries(symmetry):
+    given = unitary(1) if symmetry == "oracle" else symmetry
+    found = sb.discover(data(), symmetry=given, noise=0.03, search=QUICK, system=sb.system("oscillator"), progress=False)
+    summary = found.summary()
+    assert summary["model"]["kind"] == {"none": "none", "neural": "neural", "oracle": "fixed"}[symmetry]
+    assert bool(hyperparameters(found.model)) == (symmetry == "neural")
+    if symmetry == "oracle":
+        assert [one.formula for one in found.quantities] == ["q² + p²"]
+        assert found.quantities[0].variation < 1e-6
+    json.dumps(summary)
+
+
+def test_noise_is_learned_for_each_coordinate_when_it_is_not_given():
+    found = sb.discover(data(noise=0.05), search=QUICK, progress=False)
+    assert len(found.summary()["noise"]) == 2
+    assert found.summary()["learned_noise"]
+    given = sb.discover(data(noise=0.05), noise=0.05, search=QUICK, progress=False)
+    assert given.summary()["noise"] == pytest.approx([0.05, 0.05])
+
+
+def test_arrays_will_do_with_a_step_and_units_are_measured():
+    made = data(trajectories=10)
+    found = sb.discover(made.states.numpy() * np.array([1e6, 1e-3]), step=3600.0, search=QUICK, progress=False)
+    assert found.units.scale[0] > 1e5
+    predicted = found.predict(made.states[0] * torch.tensor([1e6, 1e-3]), by="plug-in")
+    assert float(predicted[:, 0].abs().max()) > 1e5
+    assert found.learned_from.step == 3600.0
+
+
+def test_units_change_the_terms_of_the_bound_by_their_jacobian_only():
+    # The same data in other units is the same problem inside.
+    made = data(trajectories=10)
+    scaled = sb.Trajectories(made.states * 4, made.step)
+    first, second = (sb.discover(each, search=QUICK, progress=False) for each in (made, scaled))
+    assert second.evidence["kl"] == pytest.approx(first.evidence["kl"], rel=1e-4)
+    assert second.evidence["nll"] == pytest.approx(first.evidence["nll"] + 2 * np.log(4), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"symmetry": "cubic"}, r"symmetry must be 'quadratic', 'neural', 'none' or fixed Quadratics; got 'cubic'"),
+        ({"symmetry": unitary(2)}, r"Quadratics must be of states of 2 numbers, as the data are; got 4"),
+        ({"step": 0.3}, r"Trajectories know their step, 0.2; leave step out, got 0.3"),
+        ({"search": replace(QUICK, measure="square")}, r"The measure must be one of uniform, ball, gaussian; got 'square'"),
+        ({"held_out": sb.simulate("2-oscillators", trajectories=2)}, r"held out must have the coordinates q, p; got q1"),
+    ],
+)
+def test_what_is_wrong_is_said(given, message):
+    with pytest.raises(ValueError, match=message):
+        sb.discover(data(), progress=False, **({"search": QUICK} | given))
+
+
+def test_an_array_needs_a_step():
+    with pytest.raises(ValueError, match="does not say the time between its states; give step"):
+        sb.discover(np.zeros((2, 3, 2)))
+
+
+def test_predictions_are_by_one_of_two_ways(oscillator):
+    with pytest.raises(ValueError, match=r"by must be 'sampled' or 'plug-in', got 'mode'"):
+        oscillator.predict(oscillator.held_out.states[0], by="mode")
+
+
+def test_maximum_likelihood_has_no_use_for_symmetry():
+    """Without the evidence, observables are not rewarded: they shrink from where they start."""
+    made = sb.simulate("oscillator", trajectories=7, steps=4, noise=NOISE)
+    units = Units.of(made)
+    inside = units.entered(made).float()
+    search = sb.Search(quantities=1, width=24, samples=8, start=1.0)
+    model = search.model(inside.step, 1, units, "quadratic", 0)
+    before = float(model.observables.generators().detach().norm())
+    adam = torch.optim.Adam(model.parameters(), 0.01)
+    model.train()
+    states, targets = inside.pairs()
+    for _ in range(250):
+        adam.zero_grad()
+        (model(states) - targets).square().mean().backward()
+        adam.step()
+    assert float(model.observables.generators().detach().norm()) < 0.7 * before
