@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from symbayes.discovery.parts import Energy, Motion
 from symbayes.discovery.quantity import Quantity, read_observables, read_quadratics
 from symbayes.discovery.search import Search
 from symbayes.discovery.span import Span, parallelness, span_of
@@ -105,11 +106,11 @@ class Discovery:
 
     def energy(self, states: States) -> Float[Tensor, " n"]:
         """The learned Hamiltonian, on average over draws of weights; known up to a constant."""
-        return self._under_draws(_Energy(self.model), states, True).mean(0)[:, 0] * self.units.energy
+        return self._under_draws(Energy(self.model), states, True).mean(0)[:, 0] * self.units.energy
 
     def velocities(self, states: States) -> Float[Tensor, "draws n m"]:
         """J ∇H at every state, under draws of weights."""
-        return self._under_draws(_Motion(self.model), states, True) * (self.units.scale / self.units.time)
+        return self._under_draws(Motion(self.model), states, True) * (self.units.scale / self.units.time)
 
     def rollout(self, states: States, steps: int, integrator: Integrator | None = None) -> Float[Tensor, "n times m"]:
         """Motion from states on, under the mean energy.
@@ -275,28 +276,6 @@ class Discovery:
             else:
                 outputs.append(module(part)[None])
         return torch.cat(outputs, 1).double().cpu()
-
-
-class _Motion(nn.Module):
-    """J ∇H of a network."""
-
-    def __init__(self, model: HamiltonianNetwork) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, states: States) -> States:
-        return self.model.motion()(states)
-
-
-class _Energy(nn.Module):
-    """H of a network."""
-
-    def __init__(self, model: HamiltonianNetwork) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, states: States) -> Float[Tensor, "n 1"]:
-        return self.model.energy()(states)[:, None]
 
 
 def _words(integrator: Integrator) -> str:

