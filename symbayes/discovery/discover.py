@@ -85,7 +85,6 @@ def discover(
     def note(record: Record) -> None:
         learned = model.observables if isinstance(model.observables, Quadratics) else None
         strengths = span_of(learned, search.threshold).strengths.tolist() if learned is not None else []
-        model.settled = record.epoch >= (1 - search.settle) * record.epochs
         bound = record.evidence.total / problem.data.size if record.evidence else None
         history.append(
             {"epoch": record.epoch, "negative_elbo": None if bound is None else -bound, "singular_values": strengths}

@@ -30,7 +30,6 @@ class Search:
         measure: How far to go along observables: "uniform", "ball" or "gaussian".
         samples: Transformations that the energy is averaged over in a step.
         final_samples: And at the end, as a fixed set.
-        settle: Share of the updates, at the end, in which observables rest, and the energy settles under the fixed set.
         updates: Steps of training.
         batch_size: Pairs of states in a step.
         learning_rate: Of the energy, at the start.
@@ -48,7 +47,6 @@ class Search:
     measure: str = "ball"
     samples: int = 16
     final_samples: int = 32
-    settle: float = 0.0
     updates: int = 1500
     batch_size: int = 100
     learning_rate: float = 5e-3
@@ -93,7 +91,6 @@ class Search:
             warm_up=self.warm_up,
             spread_rate=1.0,
             extent_rate=self.rate,
-            cool_down=self.settle,
         )
 
     def schedule(self, pairs: int) -> Schedule:

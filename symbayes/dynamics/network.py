@@ -21,7 +21,7 @@ class HamiltonianNetwork(nn.Module):
     they are zero, it is the plain Hamiltonian network of F.
 
     All steps of a pass see the same transformations, so that motion is Hamiltonian in every pass. While it trains, they are
-    drawn anew for every pass, unless it is `settled`; in evaluation they are a fixed set, spread evenly.
+    drawn anew for every pass; in evaluation they are a fixed set, spread evenly.
 
     Args:
         net: F, from states [n, m] to [n, 1].
@@ -51,8 +51,6 @@ class HamiltonianNetwork(nn.Module):
         self.integrator = integrator if integrator is not None else Midpoint(2)
         self.measure, self.samples, self.seed = measure, samples, seed
         self.final_samples = final_samples if final_samples is not None else samples
-        #: Whether to train with the fixed set: for the end of training, when observables are known.
-        self.settled = False
         self._passes = 0
         check_measure(measure)
 
@@ -84,7 +82,7 @@ class HamiltonianNetwork(nn.Module):
         observables = self.observables
         if observables is None:
             return None
-        if self.training and not self.settled:
+        if self.training:
             self._passes += 1
             rng = np.random.default_rng((self.seed, self._passes))
             amounts = random_amounts(self.measure, self.samples, observables.count, rng)

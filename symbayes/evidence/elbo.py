@@ -56,7 +56,6 @@ class Elbo(Objective):
         frequency: Epochs from one step of extents and other hyperparameters to the next; at 1 there is one with every batch.
             Otherwise weights and spreads follow a step before the next is chosen, by the mean gradient of the second half of
             the epochs between. Where the posterior is tight, weights that fit what hyperparameters were hold them back.
-        cool_down: Share of the epochs, at the end, in which extents and other hyperparameters rest, and weights settle.
     """
 
     family: Family = field(default_factory=MatrixNormal)
@@ -72,7 +71,6 @@ class Elbo(Objective):
     spread_rate: float = 3.0
     extent_rate: float = 0.02
     frequency: int = 1
-    cool_down: float = 0.0
 
     def __post_init__(self) -> None:
         if self.draws not in DRAWS or self.noise not in NOISES:
@@ -95,11 +93,6 @@ class Elbo(Objective):
                 "warm_up must be a share of the epochs below 1, and spread_rate and extent_rate positive; "
                 f"got {self.warm_up}, {self.spread_rate} and {self.extent_rate}."
             )
-        if not 0 <= self.cool_down < 1 - self.warm_up:
-            raise ValueError(
-                "cool_down must be a share of the epochs that leaves some between it and the warm-up; "
-                f"got {self.cool_down} and warm_up={self.warm_up}."
-            )
         if self.frequency < 1:
             raise ValueError(f"frequency must be at least 1, a step of hyperparameters with every batch; got {self.frequency}.")
 
@@ -107,10 +100,6 @@ class Elbo(Objective):
         """What the divergence counts for in the gradient of an epoch, counted from 1; one after the warm-up."""
         warm = self.warm_up * epochs
         return WARM_FROM ** (1 - epoch / warm) if epoch < warm else 1.0
-
-    def moves_at(self, epoch: int, epochs: int) -> bool:
-        """Whether extents and other hyperparameters move in an epoch, counted from 1: between warm-up and cool-down."""
-        return self.weight_at(epoch, epochs) == 1 and epoch <= epochs - round(self.cool_down * epochs)
 
     def evidence(
         self,

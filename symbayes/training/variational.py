@@ -29,9 +29,7 @@ def train_variational(problem: Problem, objective: Elbo, schedule: Schedule, gen
     started = time.perf_counter()
     for epoch in range(1, schedule.epochs + 1):
         falls_to = schedule.falls_to(epoch)
-        loss, evidence = learner.epoch(
-            falls_to, objective.weight_at(epoch, schedule.epochs), objective.moves_at(epoch, schedule.epochs)
-        )
+        loss, evidence = learner.epoch(falls_to, objective.weight_at(epoch, schedule.epochs))
         if problem.likelihood.learns_noise and objective.noise == "closed form":
             learner.settle_noise()
         if epoch == schedule.epochs:
@@ -50,11 +48,11 @@ def _refuse_too_short(problem: Problem, objective: Elbo, schedule: Schedule) -> 
     Raises:
         ValueError: Saying how many epochs there must be.
     """
-    left = sum(objective.moves_at(epoch, schedule.epochs) for epoch in range(1, schedule.epochs + 1))
+    left = sum(objective.weight_at(epoch, schedule.epochs) == 1 for epoch in range(1, schedule.epochs + 1))
     if hyperparameters(problem.model) and left < objective.frequency:
         raise ValueError(
-            f"Hyperparameters move every frequency={objective.frequency} epochs between warm-up and cool-down, so there must "
-            f"be as many; there are {left} of {schedule.epochs}. Train longer, or lower frequency, warm_up or cool_down."
+            f"Hyperparameters move every frequency={objective.frequency} epochs after the warm-up, so there must be as many; "
+            f"there are {left} of {schedule.epochs}. Train longer, or lower frequency or warm_up."
         )
 
 
@@ -80,13 +78,12 @@ class _Learner:
         #: Epochs since hyperparameters were moved, the one at hand included, and the gradients in them since.
         self.age, self.collected = 0, list[tuple[Tensor, ...]]()
 
-    def epoch(self, falls_to: float, weight: float, moves: bool) -> tuple[float, Evidence]:
+    def epoch(self, falls_to: float, weight: float) -> tuple[float, Evidence]:
         """One pass of Adam over the data: the mean loss, and the evidence along the way, with the divergence in full.
 
         Args:
             falls_to: The share of learning rates that is left.
             weight: Of the divergence, in the gradient.
-            moves: Whether hyperparameters move, too.
         """
         problem, size = self.problem, self.problem.data.size
         for group in self.adam.param_groups:
@@ -95,7 +92,8 @@ class _Learner:
         fit: Tensor = torch.zeros(())
         evidence: Evidence | None = None
         period = self.objective.frequency
-        self.age = self.age % period + 1 if moves else 0
+        if weight == 1:
+            self.age = self.age % period + 1
         for batch in problem.data.batches(self.schedule.batch_size, generator=self.generator):
             evidence = self.objective.evidence(
                 problem.model,
