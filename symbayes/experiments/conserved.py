@@ -10,7 +10,7 @@ from symbayes.dynamics.systems import system as by_name
 from symbayes.experiments.noether import LEARNED, METHODS, SETTINGS, Row, figures, learn
 from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study
 from symbayes.report.discovery import discovery_page
-from symbayes.report.page import significant
+from symbayes.report.page import number, significant
 
 _WORDS = {"plain": "plain network", "learned": "learned symmetries", "oracle": "known symmetries"}
 
@@ -36,7 +36,7 @@ def study(settings: Settings) -> Study:
     """Every network on every system."""
     cost = {"plain": 1.0, "learned": 4.0, "oracle": 4.0}
     cells = [
-        Cell(system, method, "evidence", settings.seed, cost=cost[method] * by_name(system).degrees)
+        Cell(system, _WORDS[method], "evidence", settings.seed, cost=cost[method] * by_name(system).degrees)
         for system in settings.systems
         for method in METHODS
     ]
@@ -54,15 +54,16 @@ def study(settings: Settings) -> Study:
 
 def work(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     """One cell; its figures are in the summary, and all that was discovered, where it was learned."""
-    row, setting = Row(cell.task, cell.model, cell.seed), SETTINGS[cell.task]
+    method = next(method for method, words in _WORDS.items() if words == cell.model)
+    row, setting = Row(cell.task, method, cell.seed), SETTINGS[cell.task]
     search = replace(setting.search, width=settings.width)
     if settings.epochs is not None:
         pairs = setting.trajectories * setting.steps
         search = replace(search, updates=settings.epochs * -(-pairs // search.batch_size))
     found = learn(row, search, each_epoch=each_epoch)
     summary: dict[str, Any] = {"words": [], "extents": [], "figures": figures(row, found, by_name(cell.task), setting)}
-    if cell.model == LEARNED:
-        summary["discovery"] = found.summary()
+    if method == LEARNED:
+        summary |= {"words": [str(quantity) for quantity in found.quantities], "discovery": found.summary()}
     return Outcome(cell, {}, summary, [])
 
 
@@ -73,13 +74,12 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         found = outcome.summary["figures"]
         same = [other.summary["figures"] for other in outcomes if other.cell.task == outcome.cell.task]
         lowest = min(other["negative_elbo"] for other in same)
-        learned = outcome.cell.model == LEARNED
-        cells = [
-            _cell(f"{found['negative_elbo']:.2f}", f"{found['nll']:.2f} + {found['kl']:.2f}", found["negative_elbo"] == lowest)
-        ]
+        learned = found["method"] == LEARNED
+        terms = " + ".join(number(found[name], 2) for name in ("nll", "kl"))
+        cells = [_cell(number(found["negative_elbo"], 2), terms, found["negative_elbo"] == lowest)]
         cells += [_error(found, [other["errors"][name]["sampled"] for other in same], name) for name in TESTS]
         cells.append(_cell(f"{found['count']} of {found['truth']}" if learned else "–", ""))
-        rows.append({"task": f"{outcome.cell.task}, {_WORDS[outcome.cell.model]}", "cells": cells})
+        rows.append({"task": f"{outcome.cell.task}, {outcome.cell.model}", "cells": cells})
     return {
         "columns": ["−ELBO / N", *TESTS, "conserved"],
         "rows": rows,
@@ -92,7 +92,7 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def page(outcomes: Sequence[Outcome]) -> str:
     """What was discovered in the last system, beneath the table of all."""
-    learned = [outcome for outcome in outcomes if outcome.cell.model == LEARNED]
+    learned = [outcome for outcome in outcomes if "discovery" in outcome.summary]
     return discovery_page(learned[-1].summary["discovery"], table(outcomes))
 
 

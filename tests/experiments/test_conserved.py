@@ -13,6 +13,7 @@ from symbayes.dynamics.systems import TESTS, Start
 from symbayes.dynamics.trajectories import save_csv
 from symbayes.experiments import noether
 from symbayes.experiments.conserved import Settings, study
+from symbayes.report.page import number
 
 QUICK = Search(quantities=2, width=6, hidden=1, samples=2, final_samples=2, updates=2)
 
@@ -40,7 +41,7 @@ def test_the_demo_is_a_table_and_a_page():
     assert [row["task"].split(", ")[1] for row in table["rows"]] == ["plain network", "learned symmetries", "known symmetries"]
     lowest = min(outcome.summary["figures"]["negative_elbo"] for outcome in outcomes)
     best = [row["cells"][0] for row in table["rows"] if row["cells"][0]["best"]]
-    assert [cell["value"] for cell in best] == [f"{lowest:.2f}"]
+    assert [cell["value"] for cell in best] == [number(lowest, 2)]
     page = made.page(outcomes)
     assert "Three networks" in page
     assert "known symmetries" in page
