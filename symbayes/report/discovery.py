@@ -42,13 +42,13 @@ def discovery_table(found: Found) -> dict[str, Any]:
     shown = {name: cells for name, cells in columns.items() if any(cell != _UNKNOWN for cell in cells)}
     cells = [[{"value": cells[at], "beneath": "", "best": False} for cells in shown.values()] for at in range(len(quantities))]
     legend = (
-        "Variation: how far a quantity moves along a trajectory, relative to its size, ± a standard error, on "
+        "Variation: how far a quantity moves along a trajectory, relative to the size of its terms, ± a standard error, on "
         f"{_counted(found['held_out'], 'trajectory', 'trajectories')} that nothing was learned from."
     )
     if "strength" in shown:
         legend = f"Strength: the singular value of its direction among all that were learned. {legend}"
     if "bracket, true energy" in shown:
-        legend += " Bracket: the rate at which the true motion changes it; zero where it is conserved."
+        legend += " Bracket: the rate at which the true motion changes it, relative to its slope and the speed; zero where it is conserved."
     return {
         "columns": list(shown),
         "rows": [{"task": one["formula"], "cells": row} for one, row in zip(quantities, cells, strict=True)],
