@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -58,13 +59,25 @@ def discover(
         seed: For initial weights, draws and the order of data.
         each_epoch: Called with what training says after every epoch.
         progress: Whether to show a bar.
+
+    Raises:
+        ValueError: If settings, data and what is held out do not fit together.
     """
     search = search if search is not None else Search()
+    if noise is not None and not 0 < noise < inf:
+        raise ValueError(
+            f"noise must be above 0 and finite, got {noise:g}. It is a standard deviation; leave it out, and it is learned."
+        )
     known = _as_trajectories(trajectories, step)
-    train, rest = known.split(held_out) if isinstance(held_out, float) else (known, held_out)
+    train, rest = (known, held_out) if isinstance(held_out, Trajectories) else known.split(float(held_out))
     if rest.names != train.names:
         raise ValueError(
             f"Trajectories held out must have the coordinates {', '.join(train.names)}; got {', '.join(rest.names)}."
+        )
+    if abs(rest.step - train.step) > 1e-6 * train.step:
+        raise ValueError(
+            f"Trajectories held out must have the step of the others, {train.step:g}; got {rest.step:g}. What is learned "
+            "predicts one step."
         )
     units = units if units is not None else Units.of(train)
     inside = units.entered(train).float()
@@ -90,6 +103,7 @@ def discover(
         history.append(
             {"epoch": record.epoch, "negative_elbo": None if bound is None else -bound, "singular_values": strengths}
         )
+        each_epoch(record)
 
     started = time.perf_counter()
     result = learn_with_bar(
@@ -112,4 +126,4 @@ def _as_trajectories(given: Trajectories | Tensor | np.ndarray, step: float | No
     if step is None:
         raise ValueError("An array does not say the time between its states; give step.")
     states = torch.as_tensor(given)
-    return Trajectories(states if states.is_floating_point() else states.double(), step)
+    return Trajectories(states if states.is_floating_point() else states.double(), float(step))

@@ -132,11 +132,30 @@ def test_units_change_the_terms_of_the_bound_by_their_jacobian_only():
         ({"step": 0.3}, r"Trajectories know their step, 0.2; leave step out, got 0.3"),
         ({"search": replace(QUICK, measure="square")}, r"The measure must be one of uniform, ball, gaussian; got 'square'"),
         ({"held_out": sb.simulate("2-oscillators", trajectories=2)}, r"held out must have the coordinates q, p; got q1"),
+        ({"held_out": data(step=0.3)}, r"held out must have the step of the others, 0.2; got 0.3"),
+        ({"held_out": 1.0}, r"Both parts must have 1 or more of the 10 trajectories; with share=1 one has not"),
+        ({"noise": 0.0}, r"noise must be above 0 and finite, got 0"),
+        ({"noise": -0.1}, r"noise must be above 0 and finite, got -0.1"),
+        ({"noise": float("nan")}, r"noise must be above 0 and finite, got nan"),
     ],
 )
 def test_what_is_wrong_is_said(given, message):
     with pytest.raises(ValueError, match=message):
         sb.discover(data(), progress=False, **({"search": QUICK} | given))
+
+
+@pytest.mark.parametrize(
+    "given", [{"quantities": 0}, {"final_samples": 0}, {"batch_size": 0}, {"draws": 0}, {"start": 0.0}, {"threshold": -0.1}]
+)
+def test_settings_are_above_zero(given):
+    with pytest.raises(ValueError, match=f"{next(iter(given))} must be"):
+        sb.Search(**given)
+
+
+def test_every_epoch_is_told():
+    told = []
+    found = sb.discover(data(), search=QUICK, each_epoch=told.append, progress=False)
+    assert [record.epoch for record in told] == [one["epoch"] for one in found.history] == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_array_needs_a_step():
