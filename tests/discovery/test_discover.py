@@ -115,6 +115,26 @@ def test_arrays_will_do_with_a_step_and_units_are_measured():
     assert found.learned_from.step == 3600.0
 
 
+def test_brackets_and_the_truth_do_not_depend_on_units():
+    made, scale = data(), torch.tensor([1e3, 1e-3], dtype=torch.float64)
+    large = sb.System(lambda q, p: ((q / 1e3).square() + (p * 1e3).square()).sum(-1) / 2, 1)
+    known = sb.discover(made, search=QUICK, system=sb.system("oscillator"), progress=False).summary()
+    again = sb.discover(sb.Trajectories(made.states * scale, made.step), search=QUICK, system=large, progress=False).summary()
+    assert again["truth"]["count"] == known["truth"]["count"] == 1
+    assert len(again["quantities"]) == len(known["quantities"]) > 0
+    for one, other in zip(known["quantities"], again["quantities"], strict=True):
+        assert one["bracket"] > 0.05  # it was not learned
+        assert other["bracket"] == pytest.approx(one["bracket"], rel=1e-3)
+        assert other["rate"] == pytest.approx(one["rate"], rel=1e-3)
+
+
+@pytest.mark.parametrize(("system", "trajectories", "steps", "truth"), [("2-oscillators", 1, 30, 4), ("3-body-2d", 3, 4, 7)])
+def test_what_a_known_energy_conserves_does_not_depend_on_how_few_the_data_are(system, trajectories, steps, truth):
+    made = sb.simulate(system, trajectories=trajectories, steps=steps)
+    found = sb.discover(made, search=QUICK, system=sb.system(system), progress=False)
+    assert found.compared()["count"] == truth
+
+
 def test_units_change_the_terms_of_the_bound_by_their_jacobian_only():
     # The same data in other units is the same problem inside.
     made = data(trajectories=10)
