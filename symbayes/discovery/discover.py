@@ -98,8 +98,10 @@ def discover(
     def note(record: Record) -> None:
         learned = model.observables if isinstance(model.observables, Quadratics) else None
         strengths = span_of(learned, search.threshold).strengths.tolist() if learned is not None else []
-        model.settled = record.epoch >= (1 - search.settle) * record.epochs
-        bound = record.evidence.total / problem.data.size if record.evidence else None
+        # While observables rest, as `Elbo` rounds it; not after training.
+        resting = round(search.settle * record.epochs)
+        model.settled = record.epochs - resting <= record.epoch < record.epochs
+        bound = record.evidence.total / problem.data.size - units.log_volume if record.evidence else None
         history.append(
             {"epoch": record.epoch, "negative_elbo": None if bound is None else -bound, "singular_values": strengths}
         )

@@ -86,8 +86,7 @@ class Discovery:
     def evidence(self) -> dict[str, float]:
         """Terms of the bound for a pair of states, in nats: nll + kl = negative_elbo."""
         found, pairs = self.result.evidence, self.result.num_data
-        jacobian = float(self.units.scale.log().sum())  # densities are of states in the units of the data
-        nll, kl = -found.log_likelihood / pairs + jacobian, -(found.log_prior + found.log_volume) / pairs
+        nll, kl = -found.log_likelihood / pairs + self.units.log_volume, -(found.log_prior + found.log_volume) / pairs
         return {"nll": nll, "kl": kl, "negative_elbo": nll + kl}
 
     def predict(self, states: States, *, by: str = "sampled") -> States:
@@ -152,6 +151,7 @@ class Discovery:
             "title": system.name if system is not None else "trajectories",
             "names": list(held.names),
             "step": held.step,
+            "units": {"scale": self.units.scale.tolist(), "time": self.units.time},
             "pairs": self.result.num_data,
             "trajectories": len(self.learned_from),
             "held_out": len(held),

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -142,6 +143,50 @@ def test_units_change_the_terms_of_the_bound_by_their_jacobian_only():
     first, second = (sb.discover(each, search=QUICK, progress=False) for each in (made, scaled))
     assert second.evidence["kl"] == pytest.approx(first.evidence["kl"], rel=1e-4)
     assert second.evidence["nll"] == pytest.approx(first.evidence["nll"] + 2 * np.log(4), rel=1e-3)
+    assert second.history[-1]["negative_elbo"] == pytest.approx(second.evidence["negative_elbo"])
+
+
+@pytest.mark.parametrize("settle", [0.0, 0.3])
+def test_networks_are_left_as_they_were_when_observables_rested_at_the_end(settle):
+    settled, strengths = [], []
+    search = replace(QUICK, settle=settle, updates=10)
+
+    def note(record):
+        settled.append(model.settled)
+        strengths.append(float(model.observables.halves.detach().norm()))
+
+    original = sb.Search.model
+
+    def made(*given):
+        nonlocal model
+        model = original(*given)
+        return model
+
+    model = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sb.Search, "model", made)
+        found = sb.discover(data(), search=search, each_epoch=note, progress=False)
+    rests = [before == after for before, after in pairwise(strengths)]
+    assert rests == settled[:-1] == [False] * 6 + [settle > 0] * 3
+    assert not found.model.settled
+
+
+def test_the_random_state_of_the_process_is_left_alone():
+    before = torch.get_rng_state()
+    sb.discover(data(), search=QUICK, progress=False)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_saved_network_and_its_units_predict_the_same(tmp_path):
+    found = sb.discover(data(), search=QUICK, progress=False)
+    found.save(tmp_path)
+    stored = json.loads((tmp_path / "discovery.json").read_text())
+    scale, time = torch.tensor(stored["units"]["scale"], dtype=torch.float64), stored["units"]["time"]
+    again = QUICK.model(stored["step"] / time, 1, Units(scale, time), "quadratic", 5)
+    model = sb.load_result(tmp_path / "run", model=again).model.eval()
+    states = found.held_out.states[0]
+    expected = found.predict(states, by="plug-in")
+    assert_close((model((states / scale).float()) * scale).detach(), expected, check_dtype=False)
 
 
 @pytest.mark.parametrize(
