@@ -41,8 +41,9 @@ def discovery_table(found: Found) -> dict[str, Any]:
     }
     shown = {name: cells for name, cells in columns.items() if any(cell != _UNKNOWN for cell in cells)}
     cells = [[{"value": cells[at], "beneath": "", "best": False} for cells in shown.values()] for at in range(len(quantities))]
+    error = ", ± a standard error" if any(one["error"] is not None for one in quantities) else ""
     legend = (
-        "Variation: how far a quantity moves along a trajectory, relative to its size, ± a standard error, on "
+        f"Variation: how far a quantity moves along a trajectory, relative to its size{error}, on "
         f"{_counted(found['held_out'], 'trajectory', 'trajectories')} that nothing was learned from."
     )
     if "strength" in shown:
@@ -108,9 +109,7 @@ def _truth(found: Found) -> str:
     if found["truth"] is None:
         return ""
     count, known = len(found["quantities"]), found["truth"]["count"]
-    return (
-        f"{number(known)} {'is' if known == 1 else 'are'} known to be there{'' if count == known else ', not as many as found'}"
-    )
+    return f"{number(known)} {'is' if known == 1 else 'are'} known to be there{'' if count == known else ', another number than was found'}"
 
 
 def measured(value: Number | None, error: Number | None = None) -> str:
