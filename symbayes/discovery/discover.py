@@ -68,6 +68,7 @@ def discover(
         raise ValueError(
             f"noise must be above 0 and finite, got {noise:g}. It is a standard deviation; leave it out, and it is learned."
         )
+    _check_device(device)
     known = _as_trajectories(trajectories, step)
     train, rest = (known, held_out) if isinstance(held_out, Trajectories) else known.split(float(held_out))
     if rest.names != train.names:
@@ -118,6 +119,17 @@ def discover(
     )
     seconds = time.perf_counter() - started
     return Discovery(result, units, search, train, rest, system, tuple(history), seconds)
+
+
+def _check_device(device: str | torch.device) -> None:
+    """Refuse a device that there is not, before anything is done."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        words = str(error).partition("\n")[0]
+        raise ValueError(
+            f"device must be one that torch can compute on here, such as cpu; got {str(device)!r}: {words}"
+        ) from error
 
 
 def _as_trajectories(given: Trajectories | Tensor | np.ndarray, step: float | None) -> Trajectories:

@@ -32,6 +32,8 @@ from symbayes.training.result import Result
 _DRAWS, _AT_ONCE = 32, 2**16
 #: Trajectories in pictures, and states at which brackets are taken.
 _SHOWN, _POINTS = 4, 200
+#: Steps of the learned motion in pictures, each of which takes many passes through the network.
+_FARTHEST = 200
 #: How far from the data what is conserved is looked for in a known energy, in units of size one.
 _ASIDE = 0.1
 _ROLLOUT = ImplicitMidpoint(2)
@@ -229,8 +231,8 @@ class Discovery:
         }
 
     def _portraits(self) -> list[dict[str, Any]]:
-        """Data and model in the plane of each position and its momentum, from the same first states."""
-        states, degrees = self.held_out.states[:_SHOWN].double(), self.held_out.degrees
+        """Data and model in the plane of each position and its momentum, from the same first states, within reason."""
+        states, degrees = self.held_out.states[:_SHOWN, : _FARTHEST + 1].double(), self.held_out.degrees
         moved = self.rollout(states[:, 0], states.shape[1] - 1)
         return [
             {
@@ -244,7 +246,7 @@ class Discovery:
     def _long_rollout(self) -> dict[str, Any]:
         """Ten times as long as trajectories that were held out, within reason."""
         start, system, step = self.held_out.states[:_SHOWN, 0].double(), self.system, self.held_out.step
-        count = min(10 * (self.held_out.states.shape[1] - 1), 200)
+        count = min(10 * (self.held_out.states.shape[1] - 1), _FARTHEST)
         moved = self.rollout(start, count)
         points, shape = moved.flatten(0, 1), moved.shape[:2]
         energies = self.energy(points).unflatten(0, shape)

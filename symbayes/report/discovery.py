@@ -109,7 +109,8 @@ def _truth(found: Found) -> str:
     if found["truth"] is None:
         return ""
     count, known = len(found["quantities"]), found["truth"]["count"]
-    return f"{number(known)} {'is' if known == 1 else 'are'} known to be there{'' if count == known else ', another number than was found'}"
+    other = "" if count == known else ", another number than was found"
+    return f"{number(known)} {'is' if known == 1 else 'are'} known to be there{other}"
 
 
 def measured(value: Number | None, error: Number | None = None) -> str:

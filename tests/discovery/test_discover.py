@@ -199,6 +199,7 @@ def test_a_saved_network_and_its_units_predict_the_same(tmp_path):
         ({"held_out": sb.simulate("2-oscillators", trajectories=2)}, r"held out must have the coordinates q, p; got q1"),
         ({"held_out": data(step=0.3)}, r"held out must have the step of the others, 0.2; got 0.3"),
         ({"held_out": 1.0}, r"Both parts must have 1 or more of the 10 trajectories; with share=1 one has not"),
+        ({"device": "gpu"}, r"device must be one that torch can compute on here, such as cpu; got 'gpu'"),
         ({"noise": 0.0}, r"noise must be above 0 and finite, got 0"),
         ({"noise": -0.1}, r"noise must be above 0 and finite, got -0.1"),
         ({"noise": float("nan")}, r"noise must be above 0 and finite, got nan"),
@@ -221,6 +222,13 @@ def test_every_epoch_is_told():
     told = []
     found = sb.discover(data(), search=QUICK, each_epoch=told.append, progress=False)
     assert [record.epoch for record in told] == [one["epoch"] for one in found.history] == [1, 2, 3, 4, 5, 6]
+
+
+def test_pictures_of_long_trajectories_end_within_reason():
+    made = sb.simulate("oscillator", trajectories=2, steps=300)
+    found = sb.discover(made, search=replace(QUICK, updates=2), held_out=0.5, progress=False)
+    (only,) = found.summary()["portraits"]
+    assert [len(line) for line in only["data"] + only["model"]] == [201, 201]
 
 
 def test_an_array_needs_a_step():
