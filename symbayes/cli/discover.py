@@ -32,6 +32,7 @@ def discover(
     steps: Annotated[int, typer.Option(help="Of each, to simulate.", min=1)] = 10,
     symmetry: Annotated[str, typer.Option(help="quadratic, neural, or none for a plain Hamiltonian network.")] = "quadratic",
     quantities: Annotated[int | None, typer.Option(help="Observables to begin with; more than are conserved.", min=1)] = None,
+    held_out: Annotated[float, typer.Option(help="Share of trajectories to check on; of a single one, of its states.")] = 0.2,
     noise: Annotated[float | None, typer.Option(help="Standard deviation of observations; learned when not given.")] = None,
     integrator: Annotated[str, typer.Option(help=f"{', '.join(INTEGRATORS)}.")] = "midpoint",
     substeps: Annotated[int, typer.Option(help="Steps of the integrator from a state to the next.", min=1)] = 2,
@@ -46,7 +47,17 @@ def discover(
     search = Search(quantities=quantities, width=width, integrator=INTEGRATORS[integrator](substeps), updates=updates)
     try:
         data, system = _read(what, step, trajectories, steps, noise, seed)
-        found = discover_in(data, symmetry=symmetry, noise=noise, search=search, system=system, device=device, seed=seed)
+        out.mkdir(parents=True, exist_ok=True)
+        found = discover_in(
+            data,
+            symmetry=symmetry,
+            noise=noise,
+            search=search,
+            held_out=held_out,
+            system=system,
+            device=device,
+            seed=seed,
+        )
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     summary = found.save(out)
@@ -63,7 +74,7 @@ def _read(
     what: str, step: float | None, trajectories: int, steps: int, noise: float | None, seed: int
 ) -> tuple[Trajectories, System | None]:
     """Trajectories of a file; or of a system, which is then known."""
-    if Path(what).suffix in (".csv", ".npy"):
+    if Path(what).suffix.lower() in (".csv", ".npy") or Path(what).is_file():
         return load_trajectories(what, step), None
     system = by_name(what)
     made = simulate(

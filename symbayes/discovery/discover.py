@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -58,13 +59,26 @@ def discover(
         seed: For initial weights, draws and the order of data.
         each_epoch: Called with what training says after every epoch.
         progress: Whether to show a bar.
+
+    Raises:
+        ValueError: If settings, data and what is held out do not fit together.
     """
     search = search if search is not None else Search()
+    if noise is not None and not 0 < noise < inf:
+        raise ValueError(
+            f"noise must be above 0 and finite, got {noise:g}. It is a standard deviation; leave it out, and it is learned."
+        )
+    _check_device(device)
     known = _as_trajectories(trajectories, step)
-    train, rest = known.split(held_out) if isinstance(held_out, float) else (known, held_out)
+    train, rest = (known, held_out) if isinstance(held_out, Trajectories) else known.split(float(held_out))
     if rest.names != train.names:
         raise ValueError(
             f"Trajectories held out must have the coordinates {', '.join(train.names)}; got {', '.join(rest.names)}."
+        )
+    if abs(rest.step - train.step) > 1e-6 * train.step:
+        raise ValueError(
+            f"Trajectories held out must have the step of the others, {train.step:g}; got {rest.step:g}. What is learned "
+            "predicts one step."
         )
     units = units if units is not None else Units.of(train)
     inside = units.entered(train).float()
@@ -85,10 +99,11 @@ def discover(
     def note(record: Record) -> None:
         learned = model.observables if isinstance(model.observables, Quadratics) else None
         strengths = span_of(learned, search.threshold).strengths.tolist() if learned is not None else []
-        bound = record.evidence.total / problem.data.size if record.evidence else None
+        bound = record.evidence.total / problem.data.size - units.log_volume if record.evidence else None
         history.append(
             {"epoch": record.epoch, "negative_elbo": None if bound is None else -bound, "singular_values": strengths}
         )
+        each_epoch(record)
 
     started = time.perf_counter()
     result = learn_with_bar(
@@ -103,6 +118,17 @@ def discover(
     return Discovery(result, units, search, train, rest, system, tuple(history), seconds)
 
 
+def _check_device(device: str | torch.device) -> None:
+    """Refuse a device that there is not, before anything is done."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        words = str(error).partition("\n")[0]
+        raise ValueError(
+            f"device must be one that torch can compute on here, such as cpu; got {str(device)!r}: {words}"
+        ) from error
+
+
 def _as_trajectories(given: Trajectories | Tensor | np.ndarray, step: float | None) -> Trajectories:
     if isinstance(given, Trajectories):
         if step is not None and step != given.step:
@@ -111,4 +137,4 @@ def _as_trajectories(given: Trajectories | Tensor | np.ndarray, step: float | No
     if step is None:
         raise ValueError("An array does not say the time between its states; give step.")
     states = torch.as_tensor(given)
-    return Trajectories(states if states.is_floating_point() else states.double(), step)
+    return Trajectories(states if states.is_floating_point() else states.double(), float(step))

@@ -32,6 +32,10 @@ from symbayes.training.result import Result
 _DRAWS, _AT_ONCE = 32, 2**16
 #: Trajectories in pictures, and states at which brackets are taken.
 _SHOWN, _POINTS = 4, 200
+#: Steps of the learned motion in pictures, each of which takes many passes through the network.
+_FARTHEST = 200
+#: How far from the data what is conserved is looked for in a known energy, in units of size one.
+_ASIDE = 0.1
 _ROLLOUT = ImplicitMidpoint(2)
 
 
@@ -84,8 +88,7 @@ class Discovery:
     def evidence(self) -> dict[str, float]:
         """Terms of the bound for a pair of states, in nats: nll + kl = negative_elbo."""
         found, pairs = self.result.evidence, self.result.num_data
-        jacobian = float(self.units.scale.log().sum())  # densities are of states in the units of the data
-        nll, kl = -found.log_likelihood / pairs + jacobian, -(found.log_prior + found.log_volume) / pairs
+        nll, kl = -found.log_likelihood / pairs + self.units.log_volume, -(found.log_prior + found.log_volume) / pairs
         return {"nll": nll, "kl": kl, "negative_elbo": nll + kl}
 
     def predict(self, states: States, *, by: str = "sampled") -> States:
@@ -150,6 +153,7 @@ class Discovery:
             "title": system.name if system is not None else "trajectories",
             "names": list(held.names),
             "step": held.step,
+            "units": {"scale": self.units.scale.tolist(), "time": self.units.time},
             "pairs": self.result.num_data,
             "trajectories": len(self.learned_from),
             "held_out": len(held),
@@ -184,17 +188,25 @@ class Discovery:
         """How many quadratics the true energy conserves, and how much of what was learned lies among them; None if unknown."""
         if self.system is None or self.span is None:
             return None
-        states = self.learned_from.states.double().flatten(0, 1)
-        truth = conserved_quadratics(self.system.hamiltonian, states)
-        inside = self.units.taken_in(truth)
-        return {"count": truth.count, "parallelness": parallelness(self.span.directions, inside).tolist()}
+        system, scale, size = self.system, self.units.scale, self.span.directions.size
+        generator = torch.Generator().manual_seed(0)
+        states = self.learned_from.states.double().flatten(0, 1) / scale
+        states = states[torch.randint(len(states), (2 * size * (size + 3),), generator=generator)]
+        # Near the data, but in general position: on a single orbit more is constant than what is conserved.
+        states = states + _ASIDE * torch.randn(states.shape, generator=generator, dtype=states.dtype)
+        truth = conserved_quadratics(lambda inside: system.hamiltonian(inside * scale), states)
+        return {"count": truth.count, "parallelness": parallelness(self.span.directions, truth).tolist()}
 
     def bracket(self, quantity: Quantity) -> float | None:
         """How fast the true motion changes a quantity, relative to its slope and to the speed of motion; None if unknown."""
         if self.system is None:
             return None
         points = self._points()
-        return relative_bracket(gradient(quantity, points), velocity(self.system.hamiltonian, points))
+        return self._relative(gradient(quantity, points), velocity(self.system.hamiltonian, points))
+
+    def _relative(self, gradients: States, velocities: States) -> float:
+        """Their relative bracket in units of size one: in others, large coordinates would hide the rest."""
+        return relative_bracket(gradients * self.units.scale, velocities / self.units.scale)
 
     def _points(self) -> States:
         """Some states of trajectories that were held out."""
@@ -204,7 +216,7 @@ class Discovery:
     def _described(self, quantity: Quantity) -> dict[str, Any]:
         states, points = self.held_out.states.double(), self._points()
         gradients = gradient(quantity, points)
-        rates = [relative_bracket(gradients, moved) for moved in self.velocities(points)]
+        rates = [self._relative(gradients, moved) for moved in self.velocities(points)]
         deviation, mean = torch.std_mean(torch.tensor(rates))
         return {
             "formula": quantity.formula,
@@ -219,8 +231,8 @@ class Discovery:
         }
 
     def _portraits(self) -> list[dict[str, Any]]:
-        """Data and model in the plane of each position and its momentum, from the same first states."""
-        states, degrees = self.held_out.states[:_SHOWN].double(), self.held_out.degrees
+        """Data and model in the plane of each position and its momentum, from the same first states, within reason."""
+        states, degrees = self.held_out.states[:_SHOWN, : _FARTHEST + 1].double(), self.held_out.degrees
         moved = self.rollout(states[:, 0], states.shape[1] - 1)
         return [
             {
@@ -234,7 +246,7 @@ class Discovery:
     def _long_rollout(self) -> dict[str, Any]:
         """Ten times as long as trajectories that were held out, within reason."""
         start, system, step = self.held_out.states[:_SHOWN, 0].double(), self.system, self.held_out.step
-        count = min(10 * (self.held_out.states.shape[1] - 1), 200)
+        count = min(10 * (self.held_out.states.shape[1] - 1), _FARTHEST)
         moved = self.rollout(start, count)
         points, shape = moved.flatten(0, 1), moved.shape[:2]
         energies = self.energy(points).unflatten(0, shape)

@@ -51,7 +51,7 @@ class Quantity:
         strength: How far the energy is averaged along its flow, in units of π.
         variation: How much it changes along trajectories that were held out, relative to the size of its terms; where there are
             none, relative to how much it differs between states.
-        error: The standard error of the variation, over trajectories.
+        error: The standard error of the variation, over trajectories; None where there is only one.
         observable: Its value at every state.
     """
 
@@ -59,11 +59,12 @@ class Quantity:
     terms: tuple[Term, ...]
     strength: float
     variation: float
-    error: float
+    error: float | None
     observable: Observable
 
     def __str__(self) -> str:
-        return f"{self.formula}, constant within {100 * self.variation:.2g} ± {100 * self.error:.1g} %"
+        error = "" if self.error is None else f" ± {100 * self.error:.1g}"
+        return f"{self.formula}, constant within {100 * self.variation:.2g}{error} %"
 
     def __call__(self, states: States) -> Float[Tensor, " n"]:
         """Its value at every state."""
@@ -128,17 +129,20 @@ def formula(terms: Sequence[Term]) -> str:
     words = ""
     for term in terms[:_LONGEST]:
         sign = "−" if term.learned < 0 else "+"
-        size = f"{abs(term.learned):.2g}" if abs(term.learned) < 0.095 else f"{abs(term.learned):.2f}"
+        amount = abs(term.learned)
+        size = f"{amount:.2g}" if amount < 0.095 else f"{amount:.2f}" if amount < 999.995 else f"{amount:.3g}"
         factor = "" if size == "1.00" else f"{size} "
         words += f" {sign} {factor}{term.monomial}" if words else f"{'−' if sign == '−' else ''}{factor}{term.monomial}"
     return words if len(terms) <= _LONGEST else f"{words} + … ({len(terms) - _LONGEST} more)"
 
 
-def constancy(values: Float[Tensor, "trajectories times"], size: float) -> tuple[float, float]:
-    """The deviation of a quantity along trajectories, relative to a size, and its standard error over them."""
+def constancy(values: Float[Tensor, "trajectories times"], size: float) -> tuple[float, float | None]:
+    """The deviation of a quantity along trajectories, relative to a size, and its standard error over them, if several."""
     variances = values.var(1, correction=0) / size**2
     variation = float(variances.mean().sqrt())
-    if len(values) < 2 or variation == 0:
+    if len(values) < 2:
+        return variation, None
+    if variation == 0:
         return variation, 0.0
     return variation, float(variances.std() / len(variances) ** 0.5 / (2 * variation))
 

@@ -56,12 +56,14 @@ class Search:
     threshold: float = 0.05
 
     def __post_init__(self) -> None:
-        counts = {"quantities": self.quantities or 1, "samples": self.samples, "updates": self.updates}
-        for name, value in counts.items():
-            if value < 1:
+        counts = ("quantities", "width", "hidden", "samples", "final_samples", "updates", "batch_size", "draws")
+        for name in counts:
+            value = getattr(self, name)
+            if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
-        if not self.threshold > 0:
-            raise ValueError(f"threshold must be positive, got {self.threshold}.")
+        for name in ("start", "threshold"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name):g}.")
 
     def model(self, step: float, degrees: int, units: Units, symmetry: str | Observables, seed: int) -> HamiltonianNetwork:
         """The network to be trained, in the units given.

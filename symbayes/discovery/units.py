@@ -55,6 +55,11 @@ class Units:
         """The unit of energies."""
         return self.action / self.time
 
+    @property
+    def log_volume(self) -> float:
+        """Of the unit cell of states: what the log density of a state in the units of the data is lower by."""
+        return float(self.scale.log().sum())
+
     def entered(self, trajectories: Trajectories) -> Trajectories:
         """The same motion in these units."""
         targets = None if trajectories.targets is None else trajectories.targets / self.scale

@@ -5,6 +5,7 @@ from typing import cast
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import skip_init
 
 from symbayes.dynamics.phase import States
 
@@ -23,8 +24,9 @@ class Perceptron(nn.Module):
         super().__init__()
         if size < 1 or width < 1 or hidden < 1:
             raise ValueError(f"size, width and hidden must be at least 1; got {size}, {width} and {hidden}.")
-        self.layers = nn.ModuleList(nn.Linear(width if index else size, width) for index in range(hidden))
-        self.last = nn.Linear(width, 1, bias=False)
+        # Without initial values of torch's own, which would be drawn from the random state of the process.
+        self.layers = nn.ModuleList(skip_init(nn.Linear, width if index else size, width) for index in range(hidden))
+        self.last = skip_init(nn.Linear, width, 1, bias=False)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5, generator=generator)

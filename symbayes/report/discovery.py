@@ -41,14 +41,17 @@ def discovery_table(found: Found) -> dict[str, Any]:
     }
     shown = {name: cells for name, cells in columns.items() if any(cell != _UNKNOWN for cell in cells)}
     cells = [[{"value": cells[at], "beneath": "", "best": False} for cells in shown.values()] for at in range(len(quantities))]
+    error = ", ± a standard error" if any(one["error"] is not None for one in quantities) else ""
     legend = (
-        "Variation: how far a quantity moves along a trajectory, relative to the size of its terms, ± a standard error, on "
+        f"Variation: how far a quantity moves along a trajectory, relative to the size of its terms{error}, on "
         f"{_counted(found['held_out'], 'trajectory', 'trajectories')} that nothing was learned from."
     )
     if "strength" in shown:
         legend = f"Strength: the singular value of its direction among all that were learned. {legend}"
     if "bracket, true energy" in shown:
-        legend += " Bracket: the rate at which the true motion changes it, relative to its slope and the speed; zero where it is conserved."
+        legend += (
+            " Bracket: how fast the true motion changes it, relative to its slope and the speed; zero where it is conserved."
+        )
     return {
         "columns": list(shown),
         "rows": [{"task": one["formula"], "cells": row} for one, row in zip(quantities, cells, strict=True)],
@@ -108,9 +111,8 @@ def _truth(found: Found) -> str:
     if found["truth"] is None:
         return ""
     count, known = len(found["quantities"]), found["truth"]["count"]
-    return (
-        f"{number(known)} {'is' if known == 1 else 'are'} known to be there{'' if count == known else ', not as many as found'}"
-    )
+    other = "" if count == known else ", another number than was found"
+    return f"{number(known)} {'is' if known == 1 else 'are'} known to be there{other}"
 
 
 def measured(value: Number | None, error: Number | None = None) -> str:

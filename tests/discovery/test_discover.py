@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -115,6 +116,26 @@ def test_arrays_will_do_with_a_step_and_units_are_measured():
     assert found.learned_from.step == 3600.0
 
 
+def test_brackets_and_the_truth_do_not_depend_on_units():
+    made, scale = data(), torch.tensor([1e3, 1e-3], dtype=torch.float64)
+    large = sb.System(lambda q, p: ((q / 1e3).square() + (p * 1e3).square()).sum(-1) / 2, 1)
+    known = sb.discover(made, search=QUICK, system=sb.system("oscillator"), progress=False).summary()
+    again = sb.discover(sb.Trajectories(made.states * scale, made.step), search=QUICK, system=large, progress=False).summary()
+    assert again["truth"]["count"] == known["truth"]["count"] == 1
+    assert len(again["quantities"]) == len(known["quantities"]) > 0
+    for one, other in zip(known["quantities"], again["quantities"], strict=True):
+        assert one["bracket"] > 0.05  # it was not learned
+        assert other["bracket"] == pytest.approx(one["bracket"], rel=1e-3)
+        assert other["rate"] == pytest.approx(one["rate"], rel=1e-3)
+
+
+@pytest.mark.parametrize(("system", "trajectories", "steps", "truth"), [("2-oscillators", 1, 30, 4), ("3-body-2d", 3, 4, 7)])
+def test_what_a_known_energy_conserves_does_not_depend_on_how_few_the_data_are(system, trajectories, steps, truth):
+    made = sb.simulate(system, trajectories=trajectories, steps=steps)
+    found = sb.discover(made, search=QUICK, system=sb.system(system), progress=False)
+    assert found.compared()["count"] == truth
+
+
 def test_units_change_the_terms_of_the_bound_by_their_jacobian_only():
     # The same data in other units is the same problem inside.
     made = data(trajectories=10)
@@ -122,6 +143,25 @@ def test_units_change_the_terms_of_the_bound_by_their_jacobian_only():
     first, second = (sb.discover(each, search=QUICK, progress=False) for each in (made, scaled))
     assert second.evidence["kl"] == pytest.approx(first.evidence["kl"], rel=1e-4)
     assert second.evidence["nll"] == pytest.approx(first.evidence["nll"] + 2 * np.log(4), rel=1e-3)
+    assert second.history[-1]["negative_elbo"] == pytest.approx(second.evidence["negative_elbo"])
+
+
+def test_the_random_state_of_the_process_is_left_alone():
+    before = torch.get_rng_state()
+    sb.discover(data(), search=QUICK, progress=False)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_saved_network_and_its_units_predict_the_same(tmp_path):
+    found = sb.discover(data(), search=QUICK, progress=False)
+    found.save(tmp_path)
+    stored = json.loads((tmp_path / "discovery.json").read_text())
+    scale, time = torch.tensor(stored["units"]["scale"], dtype=torch.float64), stored["units"]["time"]
+    again = QUICK.model(stored["step"] / time, 1, Units(scale, time), "quadratic", 5)
+    model = sb.load_result(tmp_path / "run", model=again).model.eval()
+    states = found.held_out.states[0]
+    expected = found.predict(states, by="plug-in")
+    assert_close((model((states / scale).float()) * scale).detach(), expected, check_dtype=False)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +172,38 @@ def test_units_change_the_terms_of_the_bound_by_their_jacobian_only():
         ({"step": 0.3}, r"Trajectories know their step, 0.2; leave step out, got 0.3"),
         ({"search": replace(QUICK, measure="square")}, r"The measure must be one of uniform, ball, gaussian; got 'square'"),
         ({"held_out": sb.simulate("2-oscillators", trajectories=2)}, r"held out must have the coordinates q, p; got q1"),
+        ({"held_out": data(step=0.3)}, r"held out must have the step of the others, 0.2; got 0.3"),
+        ({"held_out": 1.0}, r"Both parts must have 1 or more of the 10 trajectories; with share=1 one has not"),
+        ({"device": "gpu"}, r"device must be one that torch can compute on here, such as cpu; got 'gpu'"),
+        ({"noise": 0.0}, r"noise must be above 0 and finite, got 0"),
+        ({"noise": -0.1}, r"noise must be above 0 and finite, got -0.1"),
+        ({"noise": float("nan")}, r"noise must be above 0 and finite, got nan"),
     ],
 )
 def test_what_is_wrong_is_said(given, message):
     with pytest.raises(ValueError, match=message):
         sb.discover(data(), progress=False, **({"search": QUICK} | given))
+
+
+@pytest.mark.parametrize(
+    "given", [{"quantities": 0}, {"final_samples": 0}, {"batch_size": 0}, {"draws": 0}, {"start": 0.0}, {"threshold": -0.1}]
+)
+def test_settings_are_above_zero(given):
+    with pytest.raises(ValueError, match=f"{next(iter(given))} must be"):
+        sb.Search(**given)
+
+
+def test_every_epoch_is_told():
+    told = []
+    found = sb.discover(data(), search=QUICK, each_epoch=told.append, progress=False)
+    assert [record.epoch for record in told] == [one["epoch"] for one in found.history] == [1, 2, 3, 4, 5, 6]
+
+
+def test_pictures_of_long_trajectories_end_within_reason():
+    made = sb.simulate("oscillator", trajectories=2, steps=300)
+    found = sb.discover(made, search=replace(QUICK, updates=2), held_out=0.5, progress=False)
+    (only,) = found.summary()["portraits"]
+    assert [len(line) for line in only["data"] + only["model"]] == [201, 201]
 
 
 def test_an_array_needs_a_step():

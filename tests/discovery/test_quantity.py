@@ -78,13 +78,23 @@ def test_constancy_has_a_standard_error_over_trajectories():
     assert variation == pytest.approx((2.5**0.5) / 10)
     variances = torch.tensor([0.01, 0.04], dtype=torch.float64)
     assert error == pytest.approx(float(variances.std()) / 2**0.5 / (2 * variation))
-    assert constancy(values[:1], 1.0)[1] == 0.0
+    assert constancy(values[:1], 1.0) == (pytest.approx(1.0), None)
+
+
+def test_a_single_trajectory_has_no_standard_error():
+    alone = Trajectories(DATA.states[:1], DATA.step)
+    units = Units.of(DATA)
+    for one in read_quadratics(span_of(units.taken_in(known(0.01)), 0.1), units, alone):
+        assert one.error is None
+        assert "±" not in str(one)
 
 
 def test_formulas_read_well():
     terms = [Term("q²", 1.0), Term("p²", -0.987), Term("q p", 0.0514)]
     assert formula(terms) == "q² − 0.99 p² + 0.051 q p"
     assert formula([Term("q", -1.0)]) == "−q"
+    assert formula([Term("q²", 1.0), Term("p²", 1.0508e29)]) == "q² + 1.05e+29 p²"
+    assert formula([Term("q²", 1.0), Term("p²", 12.345)]) == "q² + 12.35 p²"
     assert formula([Term(f"x{i}", 1.0) for i in range(20)]).endswith("+ … (2 more)")
 
 

@@ -99,6 +99,9 @@ def test_discoveries_from_a_system_and_from_files(tmp_path):
     found = json.loads((tmp_path / "b" / "discovery.json").read_text())
     assert found["names"] == ["x", "y", "px", "py"]
     assert found["truth"] is None
+    save_csv(simulate("oscillator", trajectories=2, steps=3), tmp_path / "TWO.CSV")
+    result = invoke("discover", str(tmp_path / "TWO.CSV"), "--held-out", "0.5", *short, "--out", str(tmp_path / "c"))
+    assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,9 @@ def test_discoveries_from_a_system_and_from_files(tmp_path):
         (("brick",), "brick"),
         (("oscillator", "--symmetry", "cubic"), "symmetry must be 'quadratic'"),
         (("oscillator", "--integrator", "magic"), "--integrator must be one of euler"),
+        (("oscillator", "--device", "gpu"), "device must be one that torch can compute on here"),
+        (("oscillator", "--noise", "0"), "noise must be above 0"),
+        ((__file__,), "must be an array (.npy) or a table (.csv)"),
     ],
 )
 def test_discoveries_that_cannot_be_are_refused(words, message, tmp_path):

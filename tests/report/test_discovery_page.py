@@ -161,7 +161,7 @@ def test_page_works_without_a_threshold():
 def test_a_false_count_is_said():
     found = oscillators()
     found["truth"]["count"] = 1
-    assert "1 is known to be there, not as many as found." in own(found)
+    assert "1 is known to be there, another number than was found." in own(found)
 
 
 def test_the_table_has_a_row_for_every_quantity():
