@@ -14,8 +14,9 @@ from symbayes.discovery.discovery import Discovery
 from symbayes.discovery.search import Search
 from symbayes.discovery.span import span_of
 from symbayes.discovery.units import Units
-from symbayes.dynamics.observables import Observables, Quadratics
+from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.systems import System
+from symbayes.dynamics.systems import system as by_name
 from symbayes.dynamics.trajectories import Trajectories
 from symbayes.likelihoods import Gaussian
 from symbayes.priors import TensorwisePrior
@@ -28,12 +29,12 @@ def discover(
     trajectories: Trajectories | Tensor | np.ndarray,
     *,
     step: float | None = None,
-    symmetry: str | Observables = "quadratic",
+    symmetry: str | Quadratics = "quadratic",
     noise: float | None = None,
     search: Search | None = None,
     held_out: Trajectories | float = 0.2,
     units: Units | None = None,
-    system: System | None = None,
+    system: System | str | None = None,
     device: str | torch.device = "cpu",
     seed: int = 0,
     each_epoch: Callable[[Record], None] = lambda record: None,
@@ -54,7 +55,7 @@ def discover(
         search: Settings.
         held_out: On which conserved quantities are checked: trajectories, or the share of the given ones to set apart.
         units: In which the network sees states; those in which they are of size one when None.
-        system: What made the trajectories, where that is known; used only to compare what was learned with the truth.
+        system: What made the trajectories, or its name, where that is known: a truth to compare with, and nothing else.
         device: Where to compute.
         seed: For initial weights, draws and the order of data.
         each_epoch: Called with what training says after every epoch.
@@ -79,6 +80,11 @@ def discover(
         raise ValueError(
             f"Trajectories held out must have the step of the others, {train.step:g}; got {rest.step:g}. What is learned "
             "predicts one step."
+        )
+    truth = by_name(system) if isinstance(system, str) else system
+    if truth is not None and truth.degrees != train.degrees:
+        raise ValueError(
+            f"The system must have {train.degrees} degrees of freedom, as the trajectories; {truth.name} has {truth.degrees}."
         )
     units = units if units is not None else Units.of(train)
     inside = units.entered(train).float()
@@ -108,14 +114,14 @@ def discover(
     started = time.perf_counter()
     result = learn_with_bar(
         problem,
-        search.objective(),
+        search.objective(symmetry),
         search.schedule(problem.data.size),
         generator=torch.Generator().manual_seed(seed),
         each_epoch=note,
         progress=progress,
     )
     seconds = time.perf_counter() - started
-    return Discovery(result, units, search, train, rest, system, tuple(history), seconds)
+    return Discovery(result, units, search, train, rest, truth, tuple(history), seconds)
 
 
 def _check_device(device: str | torch.device) -> None:

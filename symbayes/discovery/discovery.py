@@ -82,7 +82,7 @@ class Discovery:
             return []
         if self.span is not None:
             return read_quadratics(self.span, self.units, self.held_out)
-        return read_observables(observables, self.units, self.held_out, self.search.threshold)
+        return read_observables(observables, self.units, self.learned_from, self.held_out, self.search.threshold)
 
     @property
     def evidence(self) -> dict[str, float]:
@@ -165,7 +165,7 @@ class Discovery:
                 "integrator": _words(search.integrator),
                 "measure": search.measure,
                 "samples": search.samples,
-                "updates": search.updates,
+                "updates": len(self.history) * -(-self.result.num_data // search.batch_size),
                 "seconds": self.seconds,
             },
             "evidence": self.evidence | {"estimator": self.result.evidence.estimator},
@@ -220,6 +220,7 @@ class Discovery:
         deviation, mean = torch.std_mean(torch.tensor(rates))
         return {
             "formula": quantity.formula,
+            "confirmed": quantity.confirmed,
             "strength": quantity.strength,
             "variation": quantity.variation,
             "error": quantity.error,
@@ -244,7 +245,7 @@ class Discovery:
         ]
 
     def _long_rollout(self) -> dict[str, Any]:
-        """Ten times as long as trajectories that were held out, within reason."""
+        """Ten times as long as trajectories that were held out, and 200 steps at most."""
         start, system, step = self.held_out.states[:_SHOWN, 0].double(), self.system, self.held_out.step
         count = min(10 * (self.held_out.states.shape[1] - 1), _FARTHEST)
         moved = self.rollout(start, count)
@@ -266,8 +267,9 @@ class Discovery:
         return found
 
     def __str__(self) -> str:
-        words = [f"{len(self.quantities)} conserved quantities", *(f"  {quantity}" for quantity in self.quantities)]
-        return "\n".join(words)
+        count = sum(quantity.confirmed for quantity in self.quantities)
+        words = f"{count} conserved {'quantity' if count == 1 else 'quantities'}"
+        return "\n".join([words, *(f"  {quantity}" for quantity in self.quantities)])
 
     @cached_property
     def _drawn(self) -> Weights:

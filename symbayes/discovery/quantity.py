@@ -19,6 +19,8 @@ from symbayes.dynamics.trajectories import Trajectories
 
 #: Terms whose share in a quantity is smaller are left out of its formula.
 _SHOWN = 0.05
+#: What varies more is not confirmed.
+_CONFIRMED = 0.1
 #: Terms of a formula that are written out.
 _LONGEST = 18
 
@@ -50,7 +52,7 @@ class Quantity:
         terms: Of the formula; none where it has no terms.
         strength: How far the energy is averaged along its flow, in units of π.
         variation: How much it changes along trajectories that were held out, relative to the size of its terms; where there are
-            none, relative to how much it differs between states.
+            none, relative to how much it differs between states that were learned from.
         error: The standard error of the variation, over trajectories; None where there is only one.
         observable: Its value at every state.
     """
@@ -62,9 +64,15 @@ class Quantity:
     error: float | None
     observable: Observable
 
+    @property
+    def confirmed(self) -> bool:
+        """Whether trajectories that were held out agree that it is conserved: that it varies by a tenth at most."""
+        return self.variation <= _CONFIRMED
+
     def __str__(self) -> str:
         error = "" if self.error is None else f" ± {100 * self.error:.1g}"
-        return f"{self.formula}, constant within {100 * self.variation:.2g}{error} %"
+        doubt = "" if self.confirmed else ": not confirmed"
+        return f"{self.formula}, constant within {100 * self.variation:.2g}{error} %{doubt}"
 
     def __call__(self, states: States) -> Float[Tensor, " n"]:
         """Its value at every state."""
@@ -100,7 +108,9 @@ def read_quadratics(span: Span, units: Units, held_out: Trajectories) -> list[Qu
     return found
 
 
-def read_observables(observables: Observables, units: Units, held_out: Trajectories, threshold: float) -> list[Quantity]:
+def read_observables(
+    observables: Observables, units: Units, learned_from: Trajectories, held_out: Trajectories, threshold: float
+) -> list[Quantity]:
     """Those whose flows are not negligible, of any form; how fast they move states of size one is their strength."""
     inside = (held_out.states.double() / units.scale).flatten(0, 1)
     exact = deepcopy(observables).cpu().double()
@@ -109,8 +119,8 @@ def read_observables(observables: Observables, units: Units, held_out: Trajector
     found = []
     for index, strength in enumerate(strengths):
         observable = partial(_of_any_form, exact, units, index)
-        values = _along(observable, held_out)
-        variation, error = constancy(values, float(values.std()))
+        size = float(_along(observable, learned_from).std())
+        variation, error = constancy(_along(observable, held_out), size)
         if strength > threshold:
             found.append(Quantity(f"C{index + 1}, a network", (), strength, variation, error, observable))
     return found

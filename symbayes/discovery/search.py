@@ -34,7 +34,8 @@ class Search:
         batch_size: Pairs of states in a step.
         learning_rate: Of the energy, at the start.
         rate: Of observables.
-        warm_up: Share of the updates over which the divergence comes in and observables rest; see `Elbo`.
+        warm_up: Share of the updates over which the divergence comes in and observables rest; see `Elbo`. None for 0.1, and for
+            0.02 where observables are neural: those vanish where weights fit without them.
         draws: Of weights in a step.
         threshold: Observables that are weaker than this, in units in which states are of size one, do not count.
     """
@@ -51,7 +52,7 @@ class Search:
     batch_size: int = 100
     learning_rate: float = 5e-3
     rate: float = 0.01
-    warm_up: float = 0.1
+    warm_up: float | None = None
     draws: int = 2
     threshold: float = 0.05
 
@@ -65,7 +66,7 @@ class Search:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name):g}.")
 
-    def model(self, step: float, degrees: int, units: Units, symmetry: str | Observables, seed: int) -> HamiltonianNetwork:
+    def model(self, step: float, degrees: int, units: Units, symmetry: str | Quadratics, seed: int) -> HamiltonianNetwork:
         """The network to be trained, in the units given.
 
         Raises:
@@ -84,13 +85,13 @@ class Search:
             seed=seed,
         )
 
-    def objective(self) -> Elbo:
+    def objective(self, symmetry: str | Quadratics) -> Elbo:
         """The bound, under matrix-normal posteriors of weights; biases are deterministic, and precisions in closed form."""
         return Elbo(
             MatrixNormal(biases="deterministic"),
             samples=self.draws,
             local=False,  # every state meets the weights many times
-            warm_up=self.warm_up,
+            warm_up=self.warm_up if self.warm_up is not None else 0.02 if symmetry == "neural" else 0.1,
             spread_rate=1.0,
             extent_rate=self.rate,
         )
@@ -100,7 +101,7 @@ class Search:
         per_epoch = -(-pairs // self.batch_size)
         return Schedule(max(1, round(self.updates / per_epoch)), self.batch_size, self.learning_rate)
 
-    def _observables(self, degrees: int, units: Units, symmetry: str | Observables, generator: Generator) -> Observables | None:
+    def _observables(self, degrees: int, units: Units, symmetry: str | Quadratics, generator: Generator) -> Observables | None:
         size = 2 * degrees
         if isinstance(symmetry, Quadratics):
             if symmetry.size != size:

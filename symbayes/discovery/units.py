@@ -9,6 +9,9 @@ from torch import Tensor
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.trajectories import Trajectories
 
+#: How far from zero positions may lie, in deviations.
+_FAR = 100.0
+
 
 @dataclass(frozen=True)
 class Units:
@@ -27,9 +30,17 @@ class Units:
         """In which positions, momenta and velocities are of size one, on average over the data.
 
         Raises:
-            ValueError: If nothing moves, or all positions or all momenta are zero.
+            ValueError: If nothing moves, all positions or all momenta are zero, or positions are far from zero.
         """
         states = trajectories.states.double()
+        positions = states[..., : trajectories.degrees]
+        centre, spread = positions.mean((0, 1)), float((positions - positions.mean((0, 1))).square().mean().sqrt())
+        if float(centre.abs().max()) > _FAR * spread > 0:
+            place = int(centre.abs().argmax())
+            raise ValueError(
+                f"Positions must lie about zero, or motion is lost beside them; {trajectories.names[place]} is about "
+                f"{float(centre[place]):.3g}, where positions differ by {spread:.3g}. Subtract a constant; momenta stay."
+            )
         sizes = [float(half.square().mean().sqrt()) for half in states.chunk(2, -1)]
         scale = torch.tensor(sizes, dtype=torch.float64).repeat_interleave(trajectories.degrees)
         speed = float((states.diff(dim=1) / scale).square().mean().sqrt()) / trajectories.step if min(sizes) > 0 else 0.0

@@ -13,7 +13,7 @@ from symbayes.discovery.discovery import Discovery
 from symbayes.discovery.search import Search
 from symbayes.discovery.units import Units
 from symbayes.dynamics.integrators import RungeKutta
-from symbayes.dynamics.observables import Observables, Quadratics
+from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.quadratic import euclidean, unitary
 from symbayes.dynamics.simulate import simulate
 from symbayes.dynamics.systems import TESTS, Start, System
@@ -110,7 +110,7 @@ def learn(
         noise=NOISE,
         seed=row.seed,
     )
-    symmetries: dict[str, str | Observables] = {PLAIN: "none", LEARNED: "quadratic", ORACLE: setting.oracle()}
+    symmetries: dict[str, str | Quadratics] = {PLAIN: "none", LEARNED: "quadratic", ORACLE: setting.oracle()}
     return discover(
         train,
         symmetry=symmetries[row.method],
@@ -157,7 +157,7 @@ def figures(row: Row, found: Discovery, system: System, setting: Setting) -> Fig
         "pairs": found.result.num_data,
         **found.evidence,
         "errors": errors,
-        "count": len(found.quantities),
+        "count": sum(one.confirmed for one in found.quantities),
         "truth": truth["count"] if truth else None,
         "singular_values": [] if found.span is None else found.span.strengths.tolist(),
         "parallelness": truth["parallelness"] if truth else [],

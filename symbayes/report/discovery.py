@@ -54,7 +54,7 @@ def discovery_table(found: Found) -> dict[str, Any]:
         )
     return {
         "columns": list(shown),
-        "rows": [{"task": one["formula"], "cells": row} for one, row in zip(quantities, cells, strict=True)],
+        "rows": [{"task": _formula(one), "cells": row} for one, row in zip(quantities, cells, strict=True)],
         "legend": legend if quantities else "",
         "note": ". ".join([headline(found), *filter(None, [_truth(found)])]) + ".",
     }
@@ -98,9 +98,18 @@ def _noise(values: Sequence[Number] | None) -> str:
     return ", ".join(dict.fromkeys(significant(value) for value in values or ()))
 
 
+def _confirmed(found: Found) -> int:
+    """How many quantities held-out trajectories agree on."""
+    return sum(one["confirmed"] for one in found["quantities"])
+
+
+def _formula(quantity: Mapping[str, Any]) -> str:
+    return str(quantity["formula"]) if quantity["confirmed"] else f"{quantity['formula']} (not confirmed)"
+
+
 def headline(found: Found) -> str:
     """What was found, without a full stop."""
-    count, title = len(found["quantities"]), found["title"]
+    count, title = _confirmed(found), found["title"]
     if not count:
         return f"No conserved quantity found in {title}"
     return f"{_counted(count, 'conserved quantity', 'conserved quantities')} in {title}"
@@ -110,7 +119,7 @@ def _truth(found: Found) -> str:
     """What is known to be there, beside what was found; empty where nothing is known."""
     if found["truth"] is None:
         return ""
-    count, known = len(found["quantities"]), found["truth"]["count"]
+    count, known = _confirmed(found), found["truth"]["count"]
     other = "" if count == known else ", another number than was found"
     return f"{number(known)} {'is' if known == 1 else 'are'} known to be there{other}"
 

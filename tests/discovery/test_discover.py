@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -78,6 +77,13 @@ def test_what_was_found_is_saved_and_shown(oscillator, tmp_path):
     assert "1 conserved quantity in oscillator" in page
     assert (tmp_path / "run" / "run" / "result.json").is_file()
     assert str(oscillator).startswith("1 conserved")
+
+
+def test_what_was_hardly_trained_is_not_confirmed():
+    found = sb.discover(data("2-oscillators"), search=QUICK, system="2-oscillators", progress=False)
+    assert found.span.count > 4
+    assert not all(quantity.confirmed for quantity in found.quantities)
+    assert "not confirmed" in str(found)
 
 
 def test_the_same_seed_finds_the_same(oscillator):
@@ -169,6 +175,7 @@ def test_a_saved_network_and_its_units_predict_the_same(tmp_path):
     [
         ({"symmetry": "cubic"}, r"symmetry must be 'quadratic', 'neural', 'none' or fixed Quadratics; got 'cubic'"),
         ({"symmetry": unitary(2)}, r"Quadratics must be of states of 2 numbers, as the data are; got 4"),
+        ({"system": "3-oscillators"}, r"The system must have 1 degrees of freedom, as the trajectories; 3-oscillators has 3"),
         ({"step": 0.3}, r"Trajectories know their step, 0.2; leave step out, got 0.3"),
         ({"search": replace(QUICK, measure="square")}, r"The measure must be one of uniform, ball, gaussian; got 'square'"),
         ({"held_out": sb.simulate("2-oscillators", trajectories=2)}, r"held out must have the coordinates q, p; got q1"),

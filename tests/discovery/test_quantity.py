@@ -104,7 +104,7 @@ def test_observables_of_any_form_are_quantities_where_they_move_states():
         observables.outer[1].zero_()
         observables.linear[1].zero_()
     units = Units.of(DATA)
-    (only,) = read_observables(observables, units, DATA, 0.05)
+    (only,) = read_observables(observables, units, DATA, DATA, 0.05)
     assert only.formula == "C1, a network"
     inside = observables.double()(DATA.states[0] / units.scale)[:, 0]
     assert_close(only(DATA.states[0]), units.action * inside)

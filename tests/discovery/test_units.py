@@ -47,3 +47,6 @@ def test_what_does_not_move_has_no_units():
         Units.of(Trajectories(torch.ones(2, 3, 2, dtype=torch.float64), 0.1))
     with pytest.raises(ValueError, match="momenta of size 0"):
         Units.of(Trajectories(torch.tensor([[[1.0, 0.0], [2.0, 0.0]]]), 0.1))
+    made = simulate("oscillator", trajectories=5)
+    with pytest.raises(ValueError, match=r"q is about 1e\+03, where positions differ by .* Subtract a constant"):
+        Units.of(Trajectories(made.states + torch.tensor([1000.0, 0.0]), 0.2))

@@ -40,7 +40,7 @@ def quantity(formula: str, series: list[list[float]], **more: Any) -> dict[str, 
         {"monomial": "q1²", "learned": 1.0, "fitted": 1.0, "error": 0.0},
         {"monomial": "p1²", "learned": 0.99, "fitted": 1.0003, "error": 0.0004},
     ]
-    return {"formula": formula, "terms": terms, "series": series, **known, **more}
+    return {"formula": formula, "confirmed": True, "terms": terms, "series": series, **known, **more}
 
 
 def discovery(title: str, names: tuple[str, ...], formulas: dict[str, Any], learned: int) -> dict[str, Any]:

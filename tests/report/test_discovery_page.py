@@ -255,3 +255,11 @@ def test_trajectories_of_a_portrait_are_not_joined():
     dots = figure.data[1]
     assert list(dots.x) == [0, None, 1, None]
     assert figure.layout.xaxis.title.text == "q"
+
+
+def test_what_held_out_trajectories_do_not_confirm_is_said_and_not_counted():
+    found = oscillators()
+    found["quantities"][0]["confirmed"] = False
+    assert headline(found).startswith(f"{len(found['quantities']) - 1} conserved")
+    assert discovery_table(found)["rows"][0]["task"].endswith("(not confirmed)")
+    assert "(not confirmed)" in own(found)
