@@ -14,6 +14,7 @@ from symbayes.discovery.discovery import Discovery
 from symbayes.discovery.search import Search
 from symbayes.discovery.span import span_of
 from symbayes.discovery.units import Units
+from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.systems import system as by_name
@@ -33,6 +34,7 @@ def discover(
     noise: float | None = None,
     search: Search | None = None,
     held_out: Trajectories | float = 0.2,
+    begin: Discovery | None = None,
     units: Units | None = None,
     system: System | str | None = None,
     device: str | torch.device = "cpu",
@@ -54,7 +56,9 @@ def discover(
         noise: The standard deviation of what is observed, in all coordinates; learned for each coordinate when None.
         search: Settings.
         held_out: On which conserved quantities are checked: trajectories, or the share of the given ones to set apart.
-        units: In which the network sees states; those in which they are of size one when None.
+        begin: A discovery in the same data whose energy to begin with, such as that of a plain network. Where a system is hard
+            to fit, symmetries that hold only roughly are found first, and kept; beside an energy that fits they are not.
+        units: In which the network sees states; those of `begin`, or those in which they are of size one when None.
         system: What made the trajectories, or its name, where that is known: a truth to compare with, and nothing else.
         device: Where to compute.
         seed: For initial weights, draws and the order of data.
@@ -86,9 +90,11 @@ def discover(
         raise ValueError(
             f"The system must have {train.degrees} degrees of freedom, as the trajectories; {truth.name} has {truth.degrees}."
         )
-    units = units if units is not None else Units.of(train)
+    units = units if units is not None else begin.units if begin is not None else Units.of(train)
     inside = units.entered(train).float()
     model = search.model(inside.step, train.degrees, units, symmetry, seed).to(device)
+    if begin is not None:
+        _begin_with(begin, model, units)
     likelihood = Gaussian(0.1, outputs=2 * train.degrees)
     if noise is not None:
         likelihood.log_noise.data.copy_((noise / units.scale).log())
@@ -122,6 +128,21 @@ def discover(
     )
     seconds = time.perf_counter() - started
     return Discovery(result, units, search, train, rest, truth, tuple(history), seconds)
+
+
+def _begin_with(begin: Discovery, model: HamiltonianNetwork, units: Units) -> None:
+    """Copy the energy of another network, which must be of the same form.
+
+    Raises:
+        ValueError: If it is of another form, or in other units.
+    """
+    shapes = [{name: tuple(value.shape) for name, value in each.net.state_dict().items()} for each in (begin.model, model)]
+    if shapes[0] != shapes[1] or not torch.equal(begin.units.scale, units.scale) or begin.units.time != units.time:
+        raise ValueError(
+            "The discovery to begin with must have the width, the hidden layers, the coordinates and the units of the new one. "
+            "Use the same settings and data for both."
+        )
+    model.net.load_state_dict(begin.model.net.state_dict())
 
 
 def _check_device(device: str | torch.device) -> None:

@@ -198,9 +198,8 @@ def markdown(found: Sequence[Figures]) -> str:
 
 def _words(found: Figures) -> str:
     errors = ", ".join(f"{name} {found['errors'][name]['sampled']:.2g}" for name in TESTS)
-    return (
-        f"−ELBO/N {found['negative_elbo']:.2f}, {errors}, {found['count']} of {found['truth']} found, {found['seconds']:.0f} s"
-    )
+    count = f"{found['count']} of {found['truth']} found, " if found["method"] == LEARNED else ""
+    return f"−ELBO/N {found['negative_elbo']:.2f}, {errors}, {count}{found['seconds']:.0f} s"
 
 
 PAPER = Paper({"methods": ",".join(METHODS), "seeds": "0"}, rows, run, keep, write, _words, lambda name, folder: by_name(name))

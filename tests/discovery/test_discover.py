@@ -9,6 +9,7 @@ import torch
 from torch.testing import assert_close
 
 import symbayes as sb
+import symbayes.discovery.discover as discover_module
 from symbayes.discovery.units import Units
 from symbayes.dynamics.quadratic import unitary
 from symbayes.layers.structure import hyperparameters
@@ -77,6 +78,20 @@ def test_what_was_found_is_saved_and_shown(oscillator, tmp_path):
     assert "1 conserved quantity in oscillator" in page
     assert (tmp_path / "run" / "run" / "result.json").is_file()
     assert str(oscillator).startswith("1 conserved")
+
+
+def test_one_may_begin_with_the_energy_of_another():
+    plain = sb.discover(data(), symmetry="none", search=QUICK, progress=False)
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            discover_module, "learn_with_bar", lambda problem, *rest, **more: seen.append(problem.model) or plain.result
+        )
+        sb.discover(data(), search=QUICK, begin=plain, progress=False)
+    for name, value in plain.model.net.state_dict().items():
+        assert_close(seen[0].net.state_dict()[name], value, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="must have the width, the hidden layers, the coordinates and the units"):
+        sb.discover(data(), search=replace(QUICK, width=9), begin=plain, progress=False)
 
 
 def test_what_was_hardly_trained_is_not_confirmed():
