@@ -6,6 +6,7 @@ their symmetry and in nothing else. Errors are one step ahead, on three sets of 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from symbayes.discovery.discover import discover
@@ -40,6 +41,7 @@ class Setting:
         oracle: The symmetries known beforehand.
         search: Settings of all models.
         scaled: Whether networks see states in units in which they are of size one; otherwise as they are.
+        first: Updates of a plain network, whose energy all models begin with.
     """
 
     trajectories: int
@@ -49,6 +51,7 @@ class Setting:
     oracle: Callable[[], Quadratics]
     search: Search = field(default_factory=Search)
     scaled: bool = True
+    first: int = 0
 
 
 #: By name of the system.
@@ -68,11 +71,15 @@ SETTINGS: Mapping[str, Setting] = {
             width=80,
             hidden=3,
             integrator=RungeKutta(1),
-            samples=32,
+            samples=8,
             batch_size=200,
-            updates=5000,
+            updates=9000,
+            learning_rate=2e-3,
+            rate=0.004,
+            warm_up=0.02,
         ),
         scaled=False,
+        first=4000,
     ),
 }
 
@@ -111,19 +118,23 @@ def learn(
         seed=row.seed,
     )
     symmetries: dict[str, str | Quadratics] = {PLAIN: "none", LEARNED: "quadratic", ORACLE: setting.oracle()}
-    return discover(
+    from_data = partial(
+        discover,
         train,
-        symmetry=symmetries[row.method],
         noise=NOISE,
-        search=search,
         held_out=test_sets(system, setting.step)["test"],
         units=None if setting.scaled else Units.none(train),
         system=system,
         device=device,
         seed=row.seed,
-        each_epoch=each_epoch,
         progress=False,
     )
+    begin = None
+    if setting.first:
+        usual = Search()
+        plain = replace(search, updates=setting.first, learning_rate=usual.learning_rate, warm_up=usual.warm_up)
+        begin = from_data(symmetry="none", search=plain)
+    return from_data(symmetry=symmetries[row.method], search=search, begin=begin, each_epoch=each_epoch)
 
 
 def test_sets(system: System, step: float) -> dict[str, Trajectories]:

@@ -24,7 +24,7 @@ def _small(monkeypatch):
         return {name: simulate(system, trajectories=3, steps=3, step=step, start=start) for name, start in TESTS.items()}
 
     settings = noether.SETTINGS["oscillator"]
-    small = noether.Setting(3, 2, 0.2, Start(1.0, 0.5), settings.oracle, QUICK)
+    small = noether.Setting(3, 2, 0.2, Start(1.0, 0.5), settings.oracle, QUICK, first=2)
     monkeypatch.setattr(noether, "SETTINGS", {"oscillator": small})
     monkeypatch.setattr("symbayes.experiments.conserved.SETTINGS", {"oscillator": small})
     monkeypatch.setattr(noether, "test_sets", few)
