@@ -31,7 +31,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="File of results; rows of other runs in it are kept.")],
     data: Annotated[Path | None, typer.Option(help="Folder that holds the files of the task.")] = None,
     versions: Annotated[str | None, typer.Option(help="How images are transformed; with commas.")] = None,
-    sizes: Annotated[str | None, typer.Option(help="Numbers of training images; with commas.")] = None,
+    sizes: Annotated[str | None, typer.Option(help="Numbers of training images, or of trajectories; with commas.")] = None,
     methods: Annotated[str | None, typer.Option(help="With commas.")] = None,
     starts: Annotated[str | None, typer.Option(help="First extents, of filters; with commas.")] = None,
     seeds: Annotated[str | None, typer.Option(help="With commas.")] = None,

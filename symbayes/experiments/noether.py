@@ -25,6 +25,8 @@ from symbayes.training.record import Record
 
 PLAIN, LEARNED, ORACLE = "plain", "learned", "oracle"
 METHODS = (PLAIN, LEARNED, ORACLE)
+#: As many trajectories as a system usually has.
+USUAL = "usual"
 #: The standard deviation of what is observed.
 NOISE = 1e-3**0.5
 
@@ -86,11 +88,12 @@ SETTINGS: Mapping[str, Setting] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One run."""
+    """One run; on as many trajectories as the system usually has when None."""
 
     system: str
     method: str
     seed: int
+    trajectories: int | None = None
 
 
 def rows(system: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
@@ -100,7 +103,8 @@ def rows(system: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
         ValueError: If there is no setting for it, or no such method.
     """
     check_names(task=([system], tuple(SETTINGS)), methods=(lists["methods"], METHODS))
-    return (Row(system, method, int(seed)) for seed in lists["seeds"] for method in lists["methods"])
+    sizes = [None if size == USUAL else int(size) for size in lists["sizes"]]
+    return (Row(system, m, int(seed), size) for size in sizes for seed in lists["seeds"] for m in lists["methods"])
 
 
 def learn(
@@ -110,7 +114,7 @@ def learn(
     system, setting = by_name(row.system), SETTINGS[row.system]
     train = simulate(
         system,
-        trajectories=setting.trajectories,
+        trajectories=row.trajectories or setting.trajectories,
         steps=setting.steps,
         step=setting.step,
         start=setting.start,
@@ -152,7 +156,7 @@ def run(row: Row, system: System, options: Options) -> Figures:
     if options.samples is not None:
         search = replace(search, samples=options.samples)
     if options.epochs is not None:
-        pairs = setting.trajectories * setting.steps
+        pairs = (row.trajectories or setting.trajectories) * setting.steps
         search = replace(search, updates=options.epochs * -(-pairs // search.batch_size))
     return figures(row, learn(row, search, options.device), system, setting)
 
@@ -165,6 +169,7 @@ def figures(row: Row, found: Discovery, system: System, setting: Setting) -> Fig
         "system": row.system,
         "method": row.method,
         "seed": row.seed,
+        "trajectories": len(found.learned_from),
         "pairs": found.result.num_data,
         **found.evidence,
         "errors": errors,
@@ -183,7 +188,7 @@ def figures(row: Row, found: Discovery, system: System, setting: Setting) -> Fig
 
 def keep(path: Path, found: Figures) -> list[Figures]:
     """Add a row to a file; all rows there."""
-    return kept(path, found, lambda row: (row["system"], row["seed"], METHODS.index(row["method"])))
+    return kept(path, found, lambda row: (row["system"], row["pairs"], row["seed"], METHODS.index(row["method"])))
 
 
 def write(path: Path, found: Sequence[Figures]) -> list[Path]:
@@ -195,14 +200,14 @@ def write(path: Path, found: Sequence[Figures]) -> list[Path]:
 
 def markdown(found: Sequence[Figures]) -> str:
     """A line for each run; errors by draws of weights, and beneath by their mean."""
-    heading = ["system", "model", "seed", "NLL / N", "KL / N", "−ELBO / N", *TESTS, "found", "strengths"]
+    heading = ["system", "pairs", "model", "seed", "NLL / N", "KL / N", "−ELBO / N", *TESTS, "found", "strengths"]
     lines = ["| " + " | ".join(heading) + " |", "|---" * len(heading) + "|"]
     for row in found:
         errors = [f"{row['errors'][name]['sampled']:.2g} ({row['errors'][name]['plug-in']:.2g})" for name in TESTS]
         strengths = " ".join(f"{value:.2g}" for value in row["singular_values"])
         terms = [f"{row[name]:.2f}" for name in ("nll", "kl", "negative_elbo")]
         count = f"{row['count']} of {row['truth']}" if row["method"] == LEARNED else "–"
-        cells = [row["system"], row["method"], str(row["seed"]), *terms, *errors, count, strengths]
+        cells = [row["system"], f"{row['pairs']:,}", row["method"], str(row["seed"]), *terms, *errors, count, strengths]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n\nErrors: mean squares one step ahead, by draws of weights (and at their mean).\n"
 
@@ -213,4 +218,12 @@ def _words(found: Figures) -> str:
     return f"−ELBO/N {found['negative_elbo']:.2f}, {errors}, {count}{found['seconds']:.0f} s"
 
 
-PAPER = Paper({"methods": ",".join(METHODS), "seeds": "0"}, rows, run, keep, write, _words, lambda name, folder: by_name(name))
+PAPER = Paper(
+    {"methods": ",".join(METHODS), "sizes": USUAL, "seeds": "0"},
+    rows,
+    run,
+    keep,
+    write,
+    _words,
+    lambda name, folder: by_name(name),
+)

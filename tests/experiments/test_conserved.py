@@ -71,7 +71,12 @@ def test_rows_of_the_paper_are_kept_with_their_command(tmp_path):
     assert rows[1]["truth"] == 1
     assert rows[1]["updates"] == 2  # one batch in an epoch
     table = out.with_suffix(".md").read_text()
-    assert "| oscillator | learned | 0 |" in table
+    assert "| oscillator | 6 | learned | 0 |" in table
+    more = invoke(*words, "--methods", "learned", "--sizes", "2")
+    assert more.exit_code == 0, more.output
+    assert [(row["trajectories"], row["method"]) for row in json.loads(out.read_text())] == [
+        (2, "learned"), (3, "plain"), (3, "learned")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -79,7 +84,7 @@ def test_rows_of_the_paper_are_kept_with_their_command(tmp_path):
     [
         (("--task", "planets"), "task must be among oscillator; got 'planets'"),
         (("--task", "oscillator", "--methods", "magic"), "methods must be among plain, learned, oracle; got 'magic'"),
-        (("--task", "oscillator", "--sizes", "3"), "conserved has no sizes"),
+        (("--task", "oscillator", "--versions", "r90"), "conserved has no versions"),
     ],
 )
 def test_rows_that_do_not_exist_are_refused(words, message, tmp_path):
