@@ -13,10 +13,8 @@ from symbayes.dynamics.simulate import simulate
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.systems import system as by_name
 from symbayes.dynamics.trajectories import Trajectories, load_trajectories
+from symbayes.experiments.noether import NOISE
 from symbayes.report.discovery import discovery_table, headline
-
-#: Of what is observed of a system that is simulated.
-_NOISE = 1e-3**0.5
 
 
 def discover(
@@ -82,7 +80,7 @@ def _read(
         trajectories=trajectories,
         steps=steps,
         step=step if step is not None else 0.2,
-        noise=noise if noise is not None else _NOISE,
+        noise=noise if noise is not None else NOISE,
         seed=seed,
     )
     return made, system

@@ -165,7 +165,7 @@ class Discovery:
                 "integrator": _words(search.integrator),
                 "measure": search.measure,
                 "samples": search.samples,
-                "updates": len(self.history) * -(-self.result.num_data // search.batch_size),
+                "updates": search.updates_in(len(self.history), self.result.num_data),
                 "seconds": self.seconds,
             },
             "evidence": self.evidence | {"estimator": self.result.evidence.estimator},
@@ -201,22 +201,26 @@ class Discovery:
         """How fast the true motion changes a quantity, relative to its slope and to the speed of motion; None if unknown."""
         if self.system is None:
             return None
-        points = self._points()
-        return self._relative(gradient(quantity, points), velocity(self.system.hamiltonian, points))
+        return self._relative(gradient(quantity, self._points), velocity(self.system.hamiltonian, self._points))
 
     def _relative(self, gradients: States, velocities: States) -> float:
         """Their relative bracket in units of size one: in others, large coordinates would hide the rest."""
         return relative_bracket(gradients * self.units.scale, velocities / self.units.scale)
 
+    @cached_property
     def _points(self) -> States:
         """Some states of trajectories that were held out."""
         states = self.held_out.states.double().flatten(0, 1)
         return states[:: max(1, len(states) // _POINTS)]
 
+    @cached_property
+    def _moved(self) -> Float[Tensor, "draws n m"]:
+        """Velocities there."""
+        return self.velocities(self._points)
+
     def _described(self, quantity: Quantity) -> dict[str, Any]:
-        states, points = self.held_out.states.double(), self._points()
-        gradients = gradient(quantity, points)
-        rates = [self._relative(gradients, moved) for moved in self.velocities(points)]
+        gradients = gradient(quantity, self._points)
+        rates = [self._relative(gradients, moved) for moved in self._moved]
         deviation, mean = torch.std_mean(torch.tensor(rates))
         return {
             "formula": quantity.formula,
@@ -228,7 +232,7 @@ class Discovery:
             "rate_error": float(deviation),
             "bracket": self.bracket(quantity),
             "terms": [asdict(term) for term in quantity.terms],
-            "series": [quantity(path).tolist() for path in states[:_SHOWN]],
+            "series": [quantity(path).tolist() for path in self.held_out.states[:_SHOWN]],
         }
 
     def _portraits(self) -> list[dict[str, Any]]:

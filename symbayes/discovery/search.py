@@ -98,8 +98,11 @@ class Search:
 
     def schedule(self, pairs: int) -> Schedule:
         """As many epochs as make up the updates."""
-        per_epoch = -(-pairs // self.batch_size)
-        return Schedule(max(1, round(self.updates / per_epoch)), self.batch_size, self.learning_rate)
+        return Schedule(max(1, round(self.updates / self.updates_in(1, pairs))), self.batch_size, self.learning_rate)
+
+    def updates_in(self, epochs: int, pairs: int) -> int:
+        """How many updates so many passes over the data are."""
+        return epochs * -(-pairs // self.batch_size)
 
     def _observables(self, degrees: int, units: Units, symmetry: str | Quadratics, generator: Generator) -> Observables | None:
         size = 2 * degrees

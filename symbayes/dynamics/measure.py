@@ -1,6 +1,7 @@
 """How far to flow along several observables at once."""
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ def random_amounts(measure: str, samples: int, count: int, rng: np.random.Genera
     return _scaled(directions * _DISTANCES[measure](rng.uniform(size=samples), count)[:, None])
 
 
+@cache
 def even_amounts(measure: str, samples: int, count: int) -> Amounts:
     """A fixed set of amounts, spread evenly, so that an average over few is near that over all.
 

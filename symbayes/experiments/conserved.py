@@ -7,7 +7,7 @@ from typing import Any
 
 from symbayes.dynamics.systems import TESTS
 from symbayes.dynamics.systems import system as by_name
-from symbayes.experiments.noether import LEARNED, METHODS, SETTINGS, Row, figures, learn
+from symbayes.experiments.noether import LEARNED, METHODS, SETTINGS, Row, figures, lasting, learn
 from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study
 from symbayes.report.discovery import discovery_page
 from symbayes.report.page import number, significant
@@ -55,13 +55,10 @@ def study(settings: Settings) -> Study:
 def work(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     """One cell; its figures are in the summary, and all that was discovered, where it was learned."""
     method = next(method for method, words in _WORDS.items() if words == cell.model)
-    row, setting = Row(cell.task, method, cell.seed), SETTINGS[cell.task]
-    search = replace(setting.search, width=settings.width)
-    if settings.epochs is not None:
-        pairs = setting.trajectories * setting.steps
-        search = replace(search, updates=settings.epochs * -(-pairs // search.batch_size))
-    found = learn(row, search, each_epoch=each_epoch)
-    summary: dict[str, Any] = {"words": [], "extents": [], "figures": figures(row, found, by_name(cell.task), setting)}
+    row = Row(cell.task, method, cell.seed)
+    search = replace(SETTINGS[cell.task].search, width=settings.width)
+    found = learn(row, lasting(search, row, settings.epochs), each_epoch=each_epoch)
+    summary: dict[str, Any] = {"words": [], "extents": [], "figures": figures(row, found)}
     if method == LEARNED:
         summary |= {"words": [str(quantity) for quantity in found.quantities], "discovery": found.summary()}
     return Outcome(cell, {}, summary, [])

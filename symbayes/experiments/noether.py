@@ -6,7 +6,7 @@ their symmetry and in nothing else. Errors are one step ahead, on three sets of 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from symbayes.discovery.discover import discover
@@ -126,7 +126,7 @@ def learn(
         discover,
         train,
         noise=NOISE,
-        held_out=test_sets(system, setting.step)["test"],
+        held_out=test_sets(row.system, setting.step)["test"],
         units=None if setting.scaled else Units.none(train),
         system=system,
         device=device,
@@ -141,7 +141,8 @@ def learn(
     return from_data(symmetry=symmetries[row.method], search=search, begin=begin, each_epoch=each_epoch)
 
 
-def test_sets(system: System, step: float) -> dict[str, Trajectories]:
+@cache
+def test_sets(system: str, step: float) -> dict[str, Trajectories]:
     """The three test sets, without noise; the same for all seeds of training."""
     return {
         name: simulate(system, trajectories=100, steps=20, step=step, start=start, seed=1000 + index)
@@ -149,21 +150,24 @@ def test_sets(system: System, step: float) -> dict[str, Trajectories]:
     }
 
 
-def run(row: Row, system: System, options: Options) -> Figures:
+def run(row: Row, _: System, options: Options) -> Figures:
     """One run, as figures."""
-    setting = SETTINGS[row.system]
-    search = setting.search
+    search = SETTINGS[row.system].search
     if options.samples is not None:
         search = replace(search, samples=options.samples)
-    if options.epochs is not None:
-        pairs = (row.trajectories or setting.trajectories) * setting.steps
-        search = replace(search, updates=options.epochs * -(-pairs // search.batch_size))
-    return figures(row, learn(row, search, options.device), system, setting)
+    return figures(row, learn(row, lasting(search, row, options.epochs), options.device))
 
 
-def figures(row: Row, found: Discovery, system: System, setting: Setting) -> Figures:
+def lasting(search: Search, row: Row, epochs: int | None) -> Search:
+    """The same for so many passes over the data of a run; as it is when None."""
+    setting = SETTINGS[row.system]
+    pairs = (row.trajectories or setting.trajectories) * setting.steps
+    return search if epochs is None else replace(search, updates=search.updates_in(epochs, pairs))
+
+
+def figures(row: Row, found: Discovery) -> Figures:
     """What is kept of a run."""
-    errors = {name: found.evaluate(data) for name, data in test_sets(system, setting.step).items()}
+    errors = {name: found.evaluate(data) for name, data in test_sets(row.system, found.held_out.step).items()}
     truth = found.compared()
     return {
         "system": row.system,
@@ -199,7 +203,7 @@ def write(path: Path, found: Sequence[Figures]) -> list[Path]:
 
 
 def markdown(found: Sequence[Figures]) -> str:
-    """A line for each run; errors by draws of weights, and beneath by their mean."""
+    """A line for each run; errors by draws of weights, and in brackets at their mean."""
     heading = ["system", "pairs", "model", "seed", "NLL / N", "KL / N", "−ELBO / N", *TESTS, "found", "strengths"]
     lines = ["| " + " | ".join(heading) + " |", "|---" * len(heading) + "|"]
     for row in found:
