@@ -6,8 +6,10 @@ Under a prior precision δ that is one number for the tensor, everything the evi
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -149,6 +151,22 @@ class EigenBlock(Block):
             U = torch.kron(u_g.contiguous(), u_a.contiguous())
             blocks.append(U * value.flatten() @ U.T)
         return torch.block_diag(*blocks)
+
+
+def decompose(blocks: Iterable[Block]) -> None:
+    """Find the eigenvalues of all factors, those of one size together: on a GPU many matrices cost hardly more than one."""
+    by_size: dict[tuple[Any, ...], dict[int, Factor]] = {}
+    for block in blocks:
+        for factor in vars(block).values():
+            if isinstance(factor, Factor) and not factor.diagonal and "eigenvalues" not in vars(factor):
+                of_size = by_size.setdefault((factor.matrices.shape[1], factor.matrices.dtype, factor.matrices.device), {})
+                of_size[id(factor)] = factor
+    for of_size in by_size.values():
+        factors = list(of_size.values())
+        names = ", ".join(dict.fromkeys(factor.name for factor in factors))
+        values = _eigenvalues(torch.cat([factor.matrices for factor in factors]), names)
+        for factor, own in zip(factors, values.split([len(factor.matrices) for factor in factors]), strict=True):
+            vars(factor)["eigenvalues"] = own
 
 
 def _eigenvalues(matrices: Float[Tensor, "block d d"], name: str) -> Float[Tensor, "block d"]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.blocks import Block
+from symbayes.curvature.blocks import Block, decompose
 from symbayes.curvature.replay import Precisions, Replay
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
@@ -66,7 +66,8 @@ class BlockCurvature(Curvature):
     blocks: Mapping[str, Block]
     log_likelihood: Float[Tensor, ""]
     estimator: str
-    replay: Replay
+    #: None where sums cannot be collected again, because the data have gone by.
+    replay: Replay | None
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
         return log_det_of(self.blocks, precisions)
@@ -74,9 +75,15 @@ class BlockCurvature(Curvature):
     def surrogates(
         self, precisions: Precisions, share: float = 1.0, generator: Generator | None = None
     ) -> Iterator[Float[Tensor, ""]]:
+        if self.replay is None:
+            raise RuntimeError(
+                f"The curvature cannot be differentiated: {self.estimator} has no data to go through again. Use passes over "
+                "all data, Laplace(running=0)."
+            )
         return self.replay.surrogates(precisions, share, generator)
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
+        decompose(self.blocks.values())
         return {name: block.effective(precisions[name]) for name, block in self.blocks.items()}
 
     def trace(self) -> dict[str, Float[Tensor, ""]]:
@@ -86,5 +93,6 @@ class BlockCurvature(Curvature):
 
 def log_det_of(blocks: Mapping[str, Block], precisions: Precisions) -> Float[Tensor, ""]:
     """log|I + H Δ⁻¹| of independent blocks."""
+    decompose(blocks.values())
     terms = [block.log_det(precisions[name]) for name, block in blocks.items()]
     return sum(terms[1:], terms[0])

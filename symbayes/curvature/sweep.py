@@ -113,11 +113,6 @@ def sweep(
     total: Tensor = torch.zeros(())
     free: dict[str, Float[Tensor, "k p"]] = {}
     seen = 0
-
-    def deliver(part: int, name: str, gradients: Tensor) -> None:
-        if name in accumulators:
-            accumulators[name].add(part, gradients)
-
     with Capture(model) as capture:
         for inputs, targets in data.batches(batch_size):
             if not seen:
@@ -128,21 +123,42 @@ def sweep(
             if capture.sites.free and not seen:
                 refuse_unused(model, capture.sites.free, inputs)
             columns = fisher.columns(likelihood, predicted, targets, generator)
-            columns = columns if capture.differentiable else columns.detach()
-            for name, accumulator in accumulators.items():
-                accumulator.see(capture.inputs[name])
-            capture.backward(outputs, columns, deliver)
-            if capture.sites.free:
-                _add_free(model, capture, inputs, columns, free)
+            collect(capture, accumulators, free, inputs, outputs, columns)
             seen += len(inputs)
-    collected = {(name, what): value for name, a in accumulators.items() for what, value in a.sums().items()}
-    return {**collected, **{(_FREE, name): squares for name, squares in free.items()}}, total
+    return collected(accumulators, free), total
 
 
-def _add_free(
-    model: nn.Module, capture: Capture, inputs: Tensor, columns: Float[Tensor, "k v n c"], free: dict[str, Tensor]
+def collect(
+    capture: Capture,
+    accumulators: Mapping[str, Accumulator],
+    free: dict[str, Float[Tensor, "k p"]],
+    inputs: Tensor,
+    outputs: Float[Tensor, "n c"],
+    columns: Float[Tensor, "k v n c"],
 ) -> None:
-    found = free_gradients(model, capture.sites.free, inputs, columns.flatten(0, 1), differentiable=capture.differentiable)
+    """Add what maps saw and get back in the forward pass that was captured last; nothing waits for the device."""
+
+    def deliver(part: int, name: str, gradients: Tensor) -> None:
+        if name in accumulators:
+            accumulators[name].add(part, gradients)
+
+    columns = columns if capture.differentiable else columns.detach()
+    for name, accumulator in accumulators.items():
+        accumulator.see(capture.inputs[name])
+    capture.backward(outputs, columns, deliver)
+    if capture.sites.free:
+        _add_free(capture, inputs, columns, free)
+
+
+def collected(accumulators: Mapping[str, Accumulator], free: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
+    """The sums of all maps and free tensors."""
+    of_maps = {(name, what): value for name, a in accumulators.items() for what, value in a.sums().items()}
+    return {**of_maps, **{(_FREE, name): squares for name, squares in free.items()}}
+
+
+def _add_free(capture: Capture, inputs: Tensor, columns: Float[Tensor, "k v n c"], free: dict[str, Tensor]) -> None:
+    model, names = capture.model, capture.sites.free
+    found = free_gradients(model, names, inputs, columns.flatten(0, 1), differentiable=capture.differentiable)
     for name, gradient in found.items():
         squares = gradient.unflatten(0, columns.shape[:2]).square().sum((1, 2))
         free[name] = free[name] + squares if name in free else squares

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sized
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
+from symbayes.data.augment import Augmentation
 from symbayes.errors import NotFiniteError
 
 #: What users may pass wherever data are asked for.
@@ -22,27 +24,53 @@ class DataSource(ABC):
 
     @abstractmethod
     def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
-        """One pass over the data, shuffled if a generator is given."""
+        """One pass over the data as they are, shuffled if a generator is given."""
+
+    def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
+        """One pass over the data, shuffled, and varied where there is an augmentation."""
+        return self.batches(batch_size, generator=generator)
 
 
 class TensorSource(DataSource):
-    """Data that lie in memory, on the device where they are used."""
+    """Data that lie in memory, on the device where they are used.
 
-    def __init__(self, inputs: Tensor, targets: Tensor, device: torch.device) -> None:
+    Args:
+        inputs: [n, *rest].
+        targets: [n, *rest].
+        device: Where they are to lie.
+        augment: How they are varied in training; not at all when None.
+    """
+
+    def __init__(self, inputs: Tensor, targets: Tensor, device: torch.device, augment: Augmentation | None = None) -> None:
         if len(inputs) != len(targets):
             raise ValueError(f"Inputs and targets must have the same length, got {len(inputs)} and {len(targets)}.")
         self.inputs, self.targets, self.size = inputs.to(device), targets.to(device), len(inputs)
+        self.augment = augment
 
     def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
         if generator is None:
             yield from zip(self.inputs.split(batch_size), self.targets.split(batch_size), strict=True)
             return
         order = torch.randperm(self.size, generator=generator).to(self.inputs.device)
-        chunks = list(order.split(batch_size))
-        if len(chunks) > 1 and len(chunks[-1]) == 1:  # batch norms cannot train on a single datum
-            chunks[-2:] = [torch.cat(chunks[-2:])]
-        for index in chunks:
+        for index in _chunks(order, batch_size):
             yield self.inputs[index], self.targets[index]
+
+    def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
+        for plan in _chunks(self.plan(generator), batch_size):
+            yield self.planned(plan)
+
+    def plan(self, generator: Generator) -> Int[Tensor, "n k"]:
+        """A pass of training, datum by datum: which one, and what the augmentation drew for it."""
+        plan = torch.randperm(self.size, generator=generator)[:, None]
+        if self.augment is not None:
+            plan = torch.cat([plan, self.augment.draw(self.size, generator)], 1)
+        return plan.to(self.inputs.device)
+
+    def planned(self, plan: Int[Tensor, "m k"]) -> Batch:
+        """The batch of some lines of a plan."""
+        index = plan[:, 0]
+        inputs = self.inputs[index]
+        return inputs if self.augment is None else self.augment(inputs, plan[:, 1:]), self.targets[index]
 
 
 class DatasetSource(DataSource):
@@ -77,24 +105,36 @@ class LoaderSource(DataSource):
             sampler.generator = None
 
 
-def as_source(data: Data | DataSource, device: torch.device) -> DataSource:
+def _chunks(whole: Tensor, size: int) -> list[Tensor]:
+    chunks = list(whole.split(size))
+    if len(chunks) > 1 and len(chunks[-1]) == 1:  # batch norms cannot train on a single datum
+        chunks[-2:] = [torch.cat(chunks[-2:])]
+    return chunks
+
+
+def as_source(data: Data | DataSource, device: torch.device, augment: Augmentation | None = None) -> DataSource:
     """Any accepted kind of data as a source of batches.
 
     Raises:
         TypeError: If the data are of another kind.
-        ValueError: If there are none.
+        ValueError: If there are none, or they are to be augmented and are no tensors.
     """
     source: DataSource
+    if augment is not None and not isinstance(data, TensorDataset | tuple | list):
+        raise ValueError(
+            f"Only data that are tensors can be augmented here, got {type(data).__name__}. Give a pair (inputs, targets), or "
+            "let the Dataset vary what it gives."
+        )
     if isinstance(data, DataSource):
         source = data
     elif isinstance(data, DataLoader):
         source = LoaderSource(data, device)
     elif type(data) is TensorDataset and len(data.tensors) == 2:  # a subclass may transform what it gives
-        source = TensorSource(*data.tensors, device)
+        source = TensorSource(data.tensors[0], data.tensors[1], device, augment)
     elif isinstance(data, Dataset):
         source = DatasetSource(data, device)
     elif isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
-        source = TensorSource(data[0], data[1], device)
+        source = TensorSource(data[0], data[1], device, augment)
     else:
         raise TypeError(
             "Data must be a pair of tensors (inputs, targets), a Dataset of such pairs, or a DataLoader; "

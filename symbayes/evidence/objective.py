@@ -72,6 +72,11 @@ class Laplace(ByCurvature):
         extent_rate: Learning rate of extents and other hyperparameters, for Adam; it falls to zero along a cosine.
         extent_steps: Steps of Adam for one estimate of the curvature, each on other data.
         extent_share: Share of the data, drawn at random, that all those steps together use.
+        running: Steps from one training batch whose curvature is collected in passing to the next, as a running mean that all
+            hyper-steps but the last use; 0 for a pass over all data for each of them.
+        memory: Batches that count in that mean.
+        perturbed: Whether steps are taken at draws from the posterior of the last hyper-step, which draws weights to where the
+            curvature is small.
         keep_best: Whether the weights and precisions of highest evidence are restored at the end, rather than those of the
             last epoch. Weights that are still moving are at no mode, and their evidence is not to be trusted; so not usually.
     """
@@ -84,6 +89,9 @@ class Laplace(ByCurvature):
     extent_rate: float = 0.2
     extent_steps: int = 1
     extent_share: float = 0.25
+    running: int = 0
+    memory: int = 20
+    perturbed: bool = False
     keep_best: bool = False
 
     def __post_init__(self) -> None:

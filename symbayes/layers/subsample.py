@@ -64,11 +64,10 @@ def align(features: Float[Tensor, "n c *grid"], cell: Int[Tensor, "n d"], stride
             f"Equivariant subsampling by {stride} needs map sizes that are multiples of {stride}, got {tuple(grid)}. "
             "Resize the input, or use equivariant_stride=False."
         )
-    # An axis of a single cell has nothing to shift.
-    phase = cell % torch.tensor([min(stride, size) for size in grid], device=cell.device)
     # Where every cell comes from, counted over the whole grid: one gather is several times faster than one for each axis.
-    source = phase.new_zeros(len(features), 1)
+    source = cell.new_zeros(len(features), 1)
     for axis, size in enumerate(grid):
-        index = (torch.arange(size, device=features.device) + phase[:, axis, None]) % size  # [n, size]
+        phase = cell[:, axis, None] % min(stride, size)  # an axis of a single cell has nothing to shift
+        index = (torch.arange(size, device=features.device) + phase) % size  # [n, size]
         source = (source[:, :, None] * size + index[:, None]).flatten(1)
     return features.flatten(2).gather(2, source[:, None].expand(-1, features.shape[1], -1)).view_as(features)

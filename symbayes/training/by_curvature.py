@@ -9,47 +9,48 @@ from torch import Generator, Tensor
 from symbayes.curvature.rule import Curvature
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.laplace import evidence_at
-from symbayes.evidence.objective import Augerino, ByCurvature, Laplace
+from symbayes.evidence.objective import ByCurvature, Laplace
 from symbayes.evidence.terms import Evidence
 from symbayes.invariance.extents import all_extents
 from symbayes.layers.structure import weights
 from symbayes.posterior.laplace import posterior_at
-from symbayes.training.hyper import HyperAdam, refuse_still, update_extents, update_noise, update_precisions
-from symbayes.training.optimiser import ProximalAdam
+from symbayes.training.hyper import refuse_still, update_extents, update_noise, update_precisions
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record
 from symbayes.training.schedule import Schedule, Training
+from symbayes.training.weight_steps import WeightSteps
 
 
 def train_by_curvature(problem: Problem, objective: ByCurvature, schedule: Schedule, generator: Generator) -> Training:
     """`train` where the evidence is by Laplace's method."""
-    optimiser = ProximalAdam(list(weights(problem.model).values()))
-    hyper = HyperAdam(problem.model)
+    weight_steps = WeightSteps(problem, objective, schedule, generator)
     if isinstance(objective, Laplace):
         refuse_still(problem.model)
     best = _Best(problem, keeps=isinstance(objective, Laplace) and objective.keep_best)
     started = time.perf_counter()
     for epoch in range(1, schedule.epochs + 1):
-        rate = schedule.learning_rate * schedule.falls_to(epoch)
-        loss = _epoch(problem, objective, optimiser, hyper, rate, schedule, generator)
+        falls_to = schedule.falls_to(epoch)
+        loss = weight_steps.epoch(falls_to, generator)
         evidence: Evidence | None = None
         moves = isinstance(objective, Laplace) and objective.moves_at(epoch, schedule.epochs)
         last = epoch == schedule.epochs
         extents = None
         if moves or last:
-            curvature, evidence = hyper_step(problem, objective, moves, schedule.batch_size, generator)
+            curvature = weight_steps.curvature(last, generator)
+            curvature, evidence = hyper_step(problem, objective, curvature, moves, schedule.batch_size, generator)
             best.offer(curvature, evidence)  # before extents move: it is the evidence of those that there were
+            weight_steps.perturb(curvature)
             extents = all_extents(problem.model)
             if moves and not last and isinstance(objective, Laplace):
-                extent_rate = objective.extent_rate * rate / schedule.learning_rate
-                update_extents(curvature, problem, hyper, objective, extent_rate, generator)
+                extent_rate = objective.extent_rate * falls_to
+                update_extents(curvature, problem, weight_steps.hyper, objective, extent_rate, generator)
         if last:
             curvature, evidence = _final(problem, objective, best, generator)
             extents = all_extents(problem.model)
         seconds = time.perf_counter() - started
         described = problem.described(evidence) if evidence else None
         shown = extents if extents is not None else all_extents(problem.model)
-        yield Record(epoch, schedule.epochs, seconds, rate, loss, shown, described)
+        yield Record(epoch, schedule.epochs, seconds, schedule.learning_rate * falls_to, loss, shown, described)
     # As they are now: the model may be trained on before the posterior is asked for.
     mean = {name: parameter.detach().clone() for name, parameter in weights(problem.model).items()}
     precisions = {name: precision.detach().clone() for name, precision in problem.prior.precisions().items()}
@@ -68,55 +69,15 @@ def _final(problem: Problem, objective: ByCurvature, best: "_Best", generator: G
 
 @torch.no_grad()
 def hyper_step(
-    problem: Problem, objective: ByCurvature, moves: bool, batch_size: int, generator: Generator
+    problem: Problem, objective: ByCurvature, curvature: Curvature, moves: bool, batch_size: int, generator: Generator
 ) -> tuple[Curvature, Evidence]:
-    """The curvature as it is, precisions and noise moved under it if so, and the evidence then."""
-    curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
+    """Precisions and noise moved under the curvature as it is, if so; the curvature and the evidence then."""
     if moves and isinstance(objective, Laplace):
         for _ in range(objective.hyper_steps):
             update_precisions(curvature, problem.model, problem.prior, objective.damping)
         if update_noise(curvature, problem, batch_size, objective.damping):
             curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
     return curvature, evidence_at(curvature, problem.model, problem.prior, problem.data.size)
-
-
-def _epoch(
-    problem: Problem,
-    objective: ByCurvature,
-    optimiser: ProximalAdam,
-    hyper: HyperAdam,
-    rate: float,
-    schedule: Schedule,
-    generator: Generator,
-) -> float:
-    """One pass of Adam over the data; the mean loss, fetched from the device once."""
-    model, prior, num_data = problem.model, problem.prior, problem.data.size
-    with torch.no_grad():
-        precisions = {name: float(value) for name, value in prior.precisions().items()}
-    penalties = [precisions[name] / num_data for name in weights(model)]
-    model.train()
-    total: Tensor = torch.zeros(())
-    for inputs, targets in problem.data.batches(schedule.batch_size, generator=generator):
-        loss = -problem.likelihood.log_prob(model(inputs), targets).sum()
-        if isinstance(objective, Augerino) and hyper.parameters:
-            # There may be none, but hyperparameters of other kinds.
-            extents = torch.cat([loss.new_zeros(0), *(extent.value for extent in hyper.extents)])
-            reward = objective.strength * extents.norm()
-            found = torch.autograd.grad(loss / len(inputs) - reward, [*optimiser.parameters, *hyper.parameters])
-            count = len(optimiser.parameters)
-            gradients = found[:count]
-            hyper.step(found[count:], objective.extent_rate * rate / schedule.learning_rate)
-        else:
-            gradients = torch.autograd.grad(loss / len(inputs), optimiser.parameters)
-        optimiser.step(gradients, rate, penalties)
-        total = total + loss.detach()
-    mean = float(total) / num_data
-    if mean != mean or mean in (float("inf"), float("-inf")):
-        raise NotFiniteError(
-            f"The loss must be finite, got {mean} per datum with a learning rate of {rate:.3g}. Use a smaller learning rate, "
-            "or check the scale of inputs and targets."
-        )
-    return mean
 
 
 class _Best:

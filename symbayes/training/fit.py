@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Generator, nn
 
+from symbayes.data.augment import Augmentation
 from symbayes.data.source import Data, as_source
 from symbayes.evidence.objective import ByCurvature, Laplace, Objective
 from symbayes.likelihoods import Categorical, Likelihood
@@ -27,6 +28,7 @@ def fit(
     objective: Objective | None = None,
     epochs: int = 100,
     schedule: Schedule | None = None,
+    augment: Augmentation | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> Result:
@@ -42,6 +44,7 @@ def fit(
         objective: `Laplace(...)` and `Elbo(...)` learn by the evidence, `Map(...)` keeps the prior as it is.
         epochs: Passes over the data.
         schedule: Batch size and learning rate as well; its epochs stand in for `epochs`.
+        augment: How training images are varied from pass to pass, such as `FlipCrop()`; the evidence is of data as they are.
         seed: For the order of data and for rules that sample. Initial weights are the model's own.
         progress: Whether to show a bar with loss, evidence and remaining time.
 
@@ -53,7 +56,7 @@ def fit(
     prior = (prior if prior is not None else TensorwisePrior(model)).to(device)
     objective = objective if objective is not None else Laplace()
     schedule = schedule if schedule is not None else Schedule(epochs=epochs)
-    problem = Problem(model, as_source(data, device), likelihood, prior)
+    problem = Problem(model, as_source(data, device, augment), likelihood, prior)
     problem.check(schedule.batch_size, curvature=isinstance(objective, ByCurvature))
     generator = torch.Generator().manual_seed(seed)
     return learn_with_bar(problem, objective, schedule, generator=generator, progress=progress)

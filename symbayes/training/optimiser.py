@@ -7,6 +7,8 @@ precisions of paths that are switched off reach 10⁷. Taken implicitly, after t
 
 it is stable for every δ; and because it uses the metric D of the step before it, a fixed point satisfies
 ∇(−log p(D|θ)) + δθ = 0.
+
+All that changes from step to step lies in tensors, on a GPU beside the parameters: so a step can be captured once and replayed.
 """
 
 from collections.abc import Sequence
@@ -34,25 +36,43 @@ class ProximalAdam:
         self.betas, self.epsilon = betas, epsilon
         self.means = [torch.zeros_like(p) for p in self.parameters]
         self.squares = [torch.zeros_like(p) for p in self.parameters]
-        self.steps = 0
+        device = self.parameters[0].device
+        numbers = torch.zeros(2 + len(self.parameters), dtype=torch.float64, device=device if device.type == "cuda" else "cpu")
+        #: Steps taken, the learning rate, and δ/N for each parameter.
+        self.steps, self.rate, *self.penalties = numbers.unbind()
+        self._numbers = numbers
+        #: Steps from the host, which replayed ones are not.
+        self._from_host = 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether every step is like the next one, so that it can be captured."""
+        return self._from_host >= PATIENCE
+
+    def set(self, learning_rate: float, penalties: Sequence[float] | Tensor) -> None:
+        """For the steps to come: the learning rate, and δ/N for each parameter; nothing waits for a GPU."""
+        self._numbers[1] = learning_rate
+        self._numbers[2:] = torch.as_tensor(penalties, dtype=torch.float64)
 
     @torch.no_grad()
-    def step(self, gradients: tuple[Tensor, ...], learning_rate: float, penalties: Sequence[float]) -> None:
-        """One step: gradients of the mean negative log-likelihood, and δ/N for each parameter."""
-        self.steps += 1
+    def step(self, gradients: tuple[Tensor, ...]) -> None:
+        """One step down gradients of the mean negative log-likelihood, and towards zero by the prior."""
+        self._from_host += 1
+        self._numbers[0] += 1
         first, second = self.betas
         torch._foreach_lerp_(self.means, gradients, 1 - first)
         torch._foreach_mul_(self.squares, second)
         torch._foreach_addcmul_(self.squares, gradients, gradients, 1 - second)
         metric = list(torch._foreach_div(self.squares, 1 - second**self.steps))
         torch._foreach_sqrt_(metric)
-        if self.steps <= PATIENCE:
+        if self._from_host <= PATIENCE:
             # Behind weights that begin at zero, whole tensors have no gradient and no metric yet: shrunk gently, not away.
             for root in metric:
                 root.add_((root.amax() == 0).to(root.dtype))
         torch._foreach_add_(metric, self.epsilon)
-        torch._foreach_addcdiv_(self.parameters, self.means, metric, -learning_rate / (1 - first**self.steps))
+        scaled = torch._foreach_mul(self.means, -self.rate / (1 - first**self.steps))
+        torch._foreach_addcdiv_(self.parameters, scaled, metric)
         # θ / (1 + lr δ / (N D)) = θ D / (D + lr δ / N)
         torch._foreach_mul_(self.parameters, metric)
-        torch._foreach_add_(metric, [learning_rate * penalty for penalty in penalties])
+        torch._foreach_add_(metric, [self.rate * penalty for penalty in self.penalties])
         torch._foreach_div_(self.parameters, metric)

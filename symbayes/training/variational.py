@@ -94,7 +94,7 @@ class _Learner:
         period = self.objective.frequency
         if weight == 1:
             self.age = self.age % period + 1
-        for batch in problem.data.batches(self.schedule.batch_size, generator=self.generator):
+        for batch in problem.data.training_batches(self.schedule.batch_size, self.generator):
             evidence = self.objective.evidence(
                 problem.model,
                 self.variational,

@@ -190,7 +190,8 @@ def test_weights_behind_others_that_begin_at_zero_are_not_lost():
     optimiser = ProximalAdam([first, last])
     for _ in range(3):
         loss = ((first * last).sum() - 1).square()
-        optimiser.step(torch.autograd.grad(loss, [first, last]), 0.01, [1e-3, 1e-3])
+        optimiser.set(0.01, [1e-3, 1e-3])
+        optimiser.step(torch.autograd.grad(loss, [first, last]))
     assert first.detach().min() > 0.9
 
 

@@ -14,7 +14,8 @@ def test_it_comes_to_rest_at_the_mode_of_the_posterior(generator):
     optimiser = ProximalAdam([weight])
     for step in range(4000):
         loss = (features @ weight - targets).square().mean() / 2
-        optimiser.step(torch.autograd.grad(loss, [weight]), 0.05 * 0.998**step, [5.0 / 30])
+        optimiser.set(0.05 * 0.998**step, [5.0 / 30])
+        optimiser.step(torch.autograd.grad(loss, [weight]))
     wanted = torch.linalg.solve(features.T @ features + 5.0 * torch.eye(3, dtype=torch.float64), features.T @ targets)
     assert_close(weight.detach(), wanted, rtol=1e-3, atol=1e-5)
 
@@ -24,7 +25,8 @@ def test_huge_precisions_switch_weights_off_and_nothing_diverges(generator):
     optimiser = ProximalAdam(weights)
     for _ in range(50):
         loss = sum((weight - 1).square().sum() for weight in weights)
-        optimiser.step(torch.autograd.grad(loss, weights), 0.1, [1e12, 0.0])
+        optimiser.set(0.1, [1e12, 0.0])
+        optimiser.step(torch.autograd.grad(loss, weights))
     assert_close(weights[0].detach(), torch.zeros(4), rtol=0, atol=1e-6)
     assert_close(weights[1].detach(), torch.ones(4), rtol=0, atol=0.3)
 
@@ -34,7 +36,8 @@ def test_without_a_prior_it_is_torch_s_adam(generator):
     ours, theirs = (nn.Parameter(start.clone()) for _ in range(2))
     optimiser, reference = ProximalAdam([ours]), torch.optim.Adam([theirs], lr=0.03)
     for _ in range(20):
-        optimiser.step(torch.autograd.grad((ours**4).sum(), [ours]), 0.03, [0.0])
+        optimiser.set(0.03, [0.0])
+        optimiser.step(torch.autograd.grad((ours**4).sum(), [ours]))
         reference.zero_grad()
         (theirs**4).sum().backward()
         reference.step()

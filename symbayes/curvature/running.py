@@ -1,0 +1,82 @@
+"""Curvature in passing: KFAC's sums of some training batches, averaged as training goes on, in place of passes over all data.
+
+A batch costs a forward pass and one backward pass per column, without weight gradients; with one column every tenth step that
+is about a tenth of the price of training. Sums of a batch, times N / batch, are those of the data on average, and weights move
+little while the mean remembers: so hyper-steps may use it at any time.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Generator, Tensor, nn
+
+from symbayes.curvature.capture import Capture
+from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.rule import BlockCurvature
+from symbayes.curvature.sweep import Accumulator, collect, collected, make_blocks
+from symbayes.data.source import Batch
+from symbayes.likelihoods import Likelihood
+
+
+class RunningCurvature:
+    """KFAC of the batches that were seen last.
+
+    Args:
+        model: Whose curvature it is; it may be trained meanwhile.
+        likelihood: Of targets given outputs.
+        rule: What is collected.
+        memory: Batches that count: the mean is over all at first, then decays at a rate of 1 / memory.
+        generator: For sampled columns; on the device of the model.
+    """
+
+    def __init__(self, model: nn.Module, likelihood: Likelihood, rule: Kfac, memory: int, generator: Generator) -> None:
+        if memory < 1:
+            raise ValueError(f"memory must be at least one batch, got {memory}.")
+        self.likelihood, self.rule, self.memory, self.generator = likelihood, rule, memory, generator
+        self._capture = Capture(model)
+        self._accumulators: Mapping[str, Accumulator] = {}
+        self._means: dict[tuple[str, str], Tensor] = {}
+        self._log_likelihood = torch.zeros((), device=generator.device)
+        self._batches = torch.zeros((), device=generator.device)
+        self._size = 0
+
+    @torch.no_grad()
+    def add(self, batch: Batch) -> None:
+        """See a batch, of the same size as all others; nothing waits for the device.
+
+        Raises:
+            ValueError: If it is of another size.
+        """
+        inputs, targets = batch
+        if self._size not in (0, len(inputs)):
+            raise ValueError(f"All batches must be of one size, so that they count alike: {self._size}, got {len(inputs)}.")
+        self._size = len(inputs)
+        accumulators = {name: self.rule.accumulator(site) for name, site in self._capture.sites.maps.items()}
+        free: dict[str, Tensor] = {}
+        with self._capture as capture:
+            outputs = capture.forward(inputs)
+            predicted = outputs.detach()
+            columns = self.rule.fisher.columns(self.likelihood, predicted, targets, self.generator)
+            collect(capture, accumulators, free, inputs, outputs, columns)
+        self._batches += 1
+        share = self._batches.reciprocal().clamp(min=1 / self.memory)
+        self._log_likelihood.lerp_(self.likelihood.log_prob(predicted, targets).sum(), share)
+        for key, value in collected(accumulators, free).items():
+            if key not in self._means:
+                self._means[key] = torch.zeros_like(value)
+            self._means[key].lerp_(value, share.to(value.dtype))
+        self._accumulators = accumulators
+
+    @torch.no_grad()
+    def curvature(self, num_data: int) -> BlockCurvature:
+        """H of all the data, as the batches that were seen say.
+
+        Raises:
+            RuntimeError: If none was seen.
+        """
+        if not self._size:
+            raise RuntimeError("No batch was seen yet, so there is no curvature. Add batches first.")
+        scale = num_data / self._size
+        # A is a mean over rows and needs no scale; all else is multiplied by those of the parts.
+        blocks = make_blocks(self._accumulators, self._means, self.rule.fisher.scales(self.likelihood) * scale)
+        return BlockCurvature(blocks, self._log_likelihood * scale, f"{self.rule}, running mean", None)

@@ -1,0 +1,167 @@
+"""The steps of an epoch: each from the host, or one captured as a CUDA graph and replayed.
+
+Networks of the size that symmetries are learned in are bound by the launch of kernels on a GPU, not by arithmetic. A captured
+step reads its lines of the plan of the epoch (which data, how augmented) at a counter that it moves itself, so an epoch is that
+many replays and a single wait.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from symbayes.data.source import Batch, DataSource, TensorSource
+
+_log = logging.getLogger("symbayes")
+
+_CAPTURING = threading.Lock()
+
+#: What a step does with a batch: it moves the weights, and gives the loss summed over data.
+Step = Callable[[Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What is done beside every so-many-th step.
+
+    Args:
+        look: With the batch of that step, as the data are without augmentation where that is known.
+        every: Steps from one time to the next.
+    """
+
+    look: Callable[[Batch], None]
+    every: int
+
+
+class Steps:
+    """Steps that are taken from the host.
+
+    Args:
+        data: To be read.
+        batch_size: Data in a step.
+        step: What to do with a batch.
+        watch: What to do beside some of them.
+    """
+
+    def __init__(self, data: DataSource, batch_size: int, step: Step, watch: Watch | None = None) -> None:
+        self.data, self.batch_size, self.step, self.watch = data, batch_size, step, watch
+        self._taken = 0
+
+    def epoch(self, generator: Generator) -> Tensor:
+        """One pass over the data; the loss summed over them, still on the device."""
+        total: Tensor = torch.zeros(())
+        for batch in self.data.training_batches(self.batch_size, generator):
+            total = total + self.step(batch)
+            if self._watches(len(batch[0])):
+                assert self.watch is not None
+                self.watch.look(batch)
+        return total
+
+    def forget(self) -> None:
+        """Steps are not as they were: what was captured of them does not hold any more."""
+
+    def _watches(self, size: int) -> bool:
+        """Whether to watch now; only whole batches, which count alike."""
+        self._taken += 1
+        return self.watch is not None and self._taken % self.watch.every == 0 and size == min(self.batch_size, self.data.size)
+
+
+class CapturedSteps(Steps):
+    """Steps of which one is captured as soon as they are alike, and replayed from then on.
+
+    Args:
+        data: On a CUDA device.
+        batch_size: Data in a step; those left over at the end of an epoch are a step from the host.
+        step: What to do with a batch. It must not wait for the device.
+        watch: What to do beside some of them; nor may that.
+        settled: Whether all steps from now on are alike.
+        generators: From which steps draw on the device.
+    """
+
+    def __init__(
+        self,
+        data: TensorSource,
+        batch_size: int,
+        step: Step,
+        watch: Watch | None,
+        settled: Callable[[], bool],
+        generators: Sequence[Generator],
+    ) -> None:
+        super().__init__(data, batch_size, step, watch)
+        self.source, self.settled, self.generators = data, settled, generators
+        self._graphs: dict[Callable[[], None], torch.cuda.CUDAGraph] = {}
+        self._plan = torch.empty(0)
+        self._at = torch.zeros(1, dtype=torch.long, device=data.inputs.device)
+        self._total = torch.zeros((), device=data.inputs.device)
+
+    def epoch(self, generator: Generator) -> Tensor:
+        plan, size = self.source.plan(generator), self.batch_size
+        whole = len(plan) // size
+        lines = plan[: whole * size].unflatten(0, (whole, size))
+        if self._plan.shape != lines.shape:
+            self._plan = torch.empty_like(lines)
+        self._plan.copy_(lines)
+        self._at.zero_()
+        self._total.zero_()
+        for _ in range(whole):
+            self._run(self._step)
+            if self._watches(size):
+                self._run(self._look)
+        if len(plan) > whole * size:
+            self._total += self.step(self.source.planned(plan[whole * size :]))
+        return self._total.clone()
+
+    def forget(self) -> None:
+        self._graphs.clear()
+
+    def _step(self) -> None:
+        self._total += self.step(self.source.planned(self._lines()))
+        self._at += 1
+
+    def _look(self) -> None:
+        assert self.watch is not None
+        index = self._lines(-1)[:, 0]
+        self.watch.look((self.source.inputs[index], self.source.targets[index]))
+
+    def _lines(self, shift: int = 0) -> Tensor:
+        """Of the plan, for the step that is next."""
+        return self._plan.index_select(0, self._at + shift)[0]
+
+    def _run(self, work: Callable[[], None]) -> None:
+        if work in self._graphs:
+            self._graphs[work].replay()
+            return
+        work()
+        if self.settled():
+            self._capture(work)
+
+    def _capture(self, work: Callable[[], None]) -> None:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.generators:
+            graph.register_generator_state(generator)
+        try:
+            # Other threads may use the device meanwhile, but not capture.
+            with _CAPTURING, torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                work()
+        except RuntimeError as error:
+            _log.warning("A step could not be captured as a CUDA graph, so every step is launched from the host: %s", error)
+            self.settled = lambda: False
+            return
+        self._graphs[work] = graph
+
+
+def steps_for(
+    data: DataSource,
+    batch_size: int,
+    step: Step,
+    watch: Watch | None,
+    settled: Callable[[], bool],
+    generators: Sequence[Generator],
+) -> Steps:
+    """Captured steps where data lie on a CUDA device, and fill more than a few batches; otherwise from the host."""
+    if isinstance(data, TensorSource) and data.inputs.device.type == "cuda" and data.size >= 4 * batch_size:
+        return CapturedSteps(data, batch_size, step, watch, settled, generators)
+    return Steps(data, batch_size, step, watch)
