@@ -35,7 +35,7 @@ class Factor:
     @cached_property
     def eigenvalues(self) -> Float[Tensor, "block d"]:
         """Decomposed once; a bias may share the factor of its weight."""
-        return self.matrices if self.diagonal else _eigenvalues(self.matrices, self.name)
+        return self.matrices if self.diagonal else _decomposed(self.matrices, self.name, vectors=False)[0]
 
     @cached_property
     def eigenvectors(self) -> Float[Tensor, "block d d"]:
@@ -153,31 +153,51 @@ class EigenBlock(Block):
         return torch.block_diag(*blocks)
 
 
-def decompose(blocks: Iterable[Block]) -> None:
-    """Find the eigenvalues of all factors, those of one size together: on a GPU many matrices cost hardly more than one."""
+def decompose(blocks: Iterable[Block], *, vectors_up_to: int = 0) -> None:
+    """Decompose all factors that are not yet, those of one size together: on a GPU many matrices cost hardly more than one.
+
+    Args:
+        blocks: Whose factors.
+        vectors_up_to: The largest size of factors whose eigenvectors are found, too.
+    """
     by_size: dict[tuple[Any, ...], dict[int, Factor]] = {}
     for block in blocks:
         for factor in vars(block).values():
-            if isinstance(factor, Factor) and not factor.diagonal and "eigenvalues" not in vars(factor):
-                of_size = by_size.setdefault((factor.matrices.shape[1], factor.matrices.dtype, factor.matrices.device), {})
-                of_size[id(factor)] = factor
-    for of_size in by_size.values():
+            if isinstance(factor, Factor) and not factor.diagonal:
+                size = factor.matrices.shape[1]
+                if "eigenvalues" not in vars(factor) or ("eigenvectors" not in vars(factor) and size <= vectors_up_to):
+                    of_size = by_size.setdefault((size, factor.matrices.dtype, factor.matrices.device), {})
+                    of_size[id(factor)] = factor
+    for (size, *_), of_size in by_size.items():
         factors = list(of_size.values())
+        counts = [len(factor.matrices) for factor in factors]
         names = ", ".join(dict.fromkeys(factor.name for factor in factors))
-        values = _eigenvalues(torch.cat([factor.matrices for factor in factors]), names)
-        for factor, own in zip(factors, values.split([len(factor.matrices) for factor in factors]), strict=True):
+        matrices = torch.cat([factor.matrices for factor in factors])
+        values, vectors = _decomposed(matrices, names, vectors=size <= vectors_up_to)
+        for factor, own in zip(factors, values.split(counts), strict=True):
             vars(factor)["eigenvalues"] = own
+        if vectors is not None:
+            for factor, own in zip(factors, vectors.split(counts), strict=True):
+                vars(factor)["eigenvectors"] = own
 
 
-def _eigenvalues(matrices: Float[Tensor, "block d d"], name: str) -> Float[Tensor, "block d"]:
-    """Eigenvalues, not below zero; in double precision where single precision fails (it does on dead units)."""
+def _decomposed(
+    matrices: Float[Tensor, "block d d"], name: str, *, vectors: bool
+) -> tuple[Float[Tensor, "block d"], Float[Tensor, "block d d"] | None]:
+    """Eigenvalues, not below zero, and eigenvectors as columns if so; in double precision where single precision fails.
+
+    It does on dead units.
+    """
     for attempt in (matrices, matrices.double()):
         try:
-            values: Tensor = torch.linalg.eigvalsh(attempt)
+            if vectors:
+                values, found = torch.linalg.eigh(attempt)
+            else:
+                values, found = torch.linalg.eigvalsh(attempt), None
         except RuntimeError:  # torch.linalg.LinAlgError
             continue
         if values.isfinite().all():
-            return values.clamp(min=0).to(matrices.dtype)
+            return values.clamp(min=0).to(matrices.dtype), None if found is None else found.to(matrices.dtype)
     raise NotFiniteError(
         f"The curvature of {name!r} could not be decomposed: its entries reach {matrices.abs().max().item():.3g}. "
         "Check that the loss is finite and the weights have not diverged; a smaller learning rate helps."

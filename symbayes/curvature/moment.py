@@ -23,7 +23,7 @@ class SecondMoment:
         beta = 0 if self._total is None else 1
         if self._total is None:
             self._total = columns.new_empty(len(columns), columns.shape[1], columns.shape[1])
-        if columns.shape[1] < _LARGE:
+        if not _in_strips(columns):
             self._total.baddbmm_(columns, columns.transpose(1, 2), beta=beta)
             return
         for total, block in zip(self._total, columns, strict=True):
@@ -39,10 +39,15 @@ class SecondMoment:
         """
         if self._total is None:
             raise RuntimeError("No batch was added.")
-        if self._total.shape[1] >= _LARGE and not self._total.requires_grad:
+        if _in_strips(self._total) and not self._total.requires_grad:
             for start, stop in _strips(self._total.shape[1]):
                 self._total[:, :start, start:stop] = self._total[:, start:stop, :start].transpose(1, 2)
         return self._total
+
+
+def _in_strips(matrices: Float[Tensor, "block d k"]) -> bool:
+    """Whether to add up strip by strip; a GPU is better off with all blocks at once."""
+    return matrices.shape[1] >= _LARGE and not matrices.is_cuda
 
 
 def _strips(size: int) -> list[tuple[int, int]]:

@@ -19,10 +19,28 @@ class ByCurvature(Objective):
     Args:
         rule: The curvature rule while training. Sampled columns are cheap when there are many classes.
         final_rule: The rule for the evidence of the result; the same when None.
+        running: Steps from one training batch whose curvature is collected in passing to the next, as a running mean that all
+            hyper-steps but the last use; 0 for a pass over all data for each of them.
+        memory: Batches that count in that mean.
+        turned: Epochs after which weights are optimised in the eigenvectors of the running curvature, again and again: nearly a
+            natural gradient, with the factors that are there anyway; 0 for not at all.
     """
 
     rule: Rule = field(default_factory=lambda: Kfac(MonteCarloFisher()))
     final_rule: Rule | None = None
+    running: int = 0
+    memory: int = 20
+    turned: int = 0
+
+    def __post_init__(self) -> None:
+        if self.running < 0 or self.memory < 1 or self.turned < 0:
+            raise ValueError(
+                f"running and turned must be 0 or more and memory at least 1; got {self.running}, {self.turned}, {self.memory}."
+            )
+        if self.turned and not self.running:
+            raise ValueError("Coordinates are turned by the running curvature (turned), so it must be collected: running=10.")
+        if self.running and not isinstance(self.rule, Kfac):
+            raise ValueError(f"The curvature in passing (running) is by Kfac; got {self.rule}. Use running=0.")
 
 
 @dataclass(frozen=True)
@@ -48,6 +66,7 @@ class Augerino(ByCurvature):
     extent_rate: float = 5e-3
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.strength < 0 or not self.extent_rate > 0:
             raise ValueError(
                 f"strength must not be negative and extent_rate be positive; got {self.strength} and {self.extent_rate}."
@@ -72,11 +91,6 @@ class Laplace(ByCurvature):
         extent_rate: Learning rate of extents and other hyperparameters, for Adam; it falls to zero along a cosine.
         extent_steps: Steps of Adam for one estimate of the curvature, each on other data.
         extent_share: Share of the data, drawn at random, that all those steps together use.
-        running: Steps from one training batch whose curvature is collected in passing to the next, as a running mean that all
-            hyper-steps but the last use; 0 for a pass over all data for each of them.
-        memory: Batches that count in that mean.
-        perturbed: Whether steps are taken at draws from the posterior of the last hyper-step, which draws weights to where the
-            curvature is small.
         keep_best: Whether the weights and precisions of highest evidence are restored at the end, rather than those of the
             last epoch. Weights that are still moving are at no mode, and their evidence is not to be trusted; so not usually.
     """
@@ -89,12 +103,10 @@ class Laplace(ByCurvature):
     extent_rate: float = 0.2
     extent_steps: int = 1
     extent_share: float = 0.25
-    running: int = 0
-    memory: int = 20
-    perturbed: bool = False
     keep_best: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (0 <= self.burn_in < 1 and 0 <= self.cool_down < 1 and self.burn_in + self.cool_down < 1):
             raise ValueError(
                 "burn_in and cool_down must be shares of the epochs, at least 0 and together below 1; "

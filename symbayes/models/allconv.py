@@ -144,6 +144,7 @@ def allconv(
     group: str = "p4",
     filter_anchors: float = 0.5,
     learn_lengthscales: bool = False,
+    equivariant_stride: bool = True,
     generator: Generator | None = None,
 ) -> AllConv:
     """ELLA's network for a task: eight blocks of width a, 2a, 2a, 4a, 4a, 8a, 8a, 16a and a head of 64a units.
@@ -165,6 +166,8 @@ def allconv(
         filter_anchors: Of a sparse filter, as a share of its cells: 0.5 gives 4 of 9, 0.8 gives 7. Sparse fully connected
             paths have an anchor for every two cells.
         learn_lengthscales: Whether the lengthscales ω of sparse paths are learned, with priors of their own.
+        equivariant_stride: Whether strides go through the centre of the input, so that paths keep their symmetry exactly. With
+            plain strides they keep it up to the stride; natural images, which have no clear centre, are then learned better.
         generator: For the initial weights; the global one when None.
 
     Raises:
@@ -173,7 +176,7 @@ def allconv(
     in_shape, classes = shape_and_classes(data)
     return build_allconv(
         in_shape, classes, paths, width, relaxation=relaxation, group=group, filter_anchors=filter_anchors,
-        learn_lengthscales=learn_lengthscales, generator=generator,
+        learn_lengthscales=learn_lengthscales, equivariant_stride=equivariant_stride, generator=generator,
     )  # fmt: skip
 
 
@@ -187,6 +190,7 @@ def build_allconv(
     group: str = "p4",
     filter_anchors: float = 0.5,
     learn_lengthscales: bool = False,
+    equivariant_stride: bool = True,
     generator: Generator | None = None,
 ) -> AllConv:
     """`allconv` for inputs of a given shape."""
@@ -210,7 +214,7 @@ def build_allconv(
         out_shape = (channels * width * order, *(ceil(size / stride) for size in shape[1:]))
         place = Slot(shape, out_shape, stride, turns, index == 1, {}, float(filter_anchors), learn_lengthscales)
         built = {name: PATHS[name].build(replace(place, start=start)) for name, start in starts.items()}
-        even = divides(stride, shape[1:])
+        even = equivariant_stride and divides(stride, shape[1:])
         layers[f"block{index}"] = RelaxedLayer(built, stride=stride, equivariant_stride=even)
         layers[f"relu{index}"] = nn.ReLU()
         exact = exact and even
@@ -226,12 +230,14 @@ def build_allconv(
     model.recipe = {"in_shape": list(in_shape), "classes": classes, "paths": list(paths), "width": width}
     model.recipe |= {"relaxation": relaxation, "group": group}
     model.recipe |= {"filter_anchors": filter_anchors, "learn_lengthscales": learn_lengthscales}
+    model.recipe |= {"equivariant_stride": equivariant_stride}
     parameters = sum(parameter.numel() for parameter in model.parameters())
     model.description = (
         f"all-convolutional network of {' + '.join(paths)} paths, width {width}, {parameters:,} parameters; strides "
         f"{' '.join(map(str, strides))}, maps {' '.join(maps)}"
         + ("" if turns is None else f"; {order} turns of {turns.name}")
-        + ("" if exact or most == 0 else "; maps of odd size are not subsampled equivariantly")
+        + ("" if equivariant_stride or most == 0 else "; plain strides")
+        + ("" if exact or not equivariant_stride or most == 0 else "; maps of odd size are not subsampled equivariantly")
     )
     _log.info(model.description)
     return model

@@ -34,12 +34,15 @@ def train_by_curvature(problem: Problem, objective: ByCurvature, schedule: Sched
         evidence: Evidence | None = None
         moves = isinstance(objective, Laplace) and objective.moves_at(epoch, schedule.epochs)
         last = epoch == schedule.epochs
+        turns = objective.turned > 0 and epoch % objective.turned == 0 and not last
         extents = None
-        if moves or last:
+        if moves or turns or last:
             curvature = weight_steps.curvature(last, generator)
+        if turns:
+            weight_steps.turn(curvature)
+        if moves or last:
             curvature, evidence = hyper_step(problem, objective, curvature, moves, schedule.batch_size, generator)
             best.offer(curvature, evidence)  # before extents move: it is the evidence of those that there were
-            weight_steps.perturb(curvature)
             extents = all_extents(problem.model)
             if moves and not last and isinstance(objective, Laplace):
                 extent_rate = objective.extent_rate * falls_to

@@ -8,6 +8,8 @@ precisions of paths that are switched off reach 10⁷. Taken implicitly, after t
 it is stable for every δ; and because it uses the metric D of the step before it, a fixed point satisfies
 ∇(−log p(D|θ)) + δθ = 0.
 
+Weights may be seen in other coordinates, in which their curvature is nearly diagonal (`Rotation`).
+
 All that changes from step to step lies in tensors, on a GPU beside the parameters: so a step can be captured once and replayed.
 """
 
@@ -15,6 +17,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+
+from symbayes.training.rotation import Rotation
 
 #: Steps after which a tensor that never had a gradient is taken to be without use; the prior then takes it to zero.
 PATIENCE = 10
@@ -41,6 +45,8 @@ class ProximalAdam:
         #: Steps taken, the learning rate, and δ/N for each parameter.
         self.steps, self.rate, *self.penalties = numbers.unbind()
         self._numbers = numbers
+        #: The coordinates in which each parameter is optimised; its own where None.
+        self.rotations: list[Rotation | None] = [None] * len(self.parameters)
         #: Steps from the host, which replayed ones are not.
         self._from_host = 0
 
@@ -55,8 +61,36 @@ class ProximalAdam:
         self._numbers[2:] = torch.as_tensor(penalties, dtype=torch.float64)
 
     @torch.no_grad()
+    def turn(self, rotations: Sequence[Rotation | None]) -> None:
+        """See parameters in these coordinates from now on; what is known of gradients is carried over."""
+        for index, (old, new) in enumerate(zip(self.rotations, rotations, strict=True)):
+            if new is not None:
+                means = self.means[index] if old is None else old.back(self.means[index])
+                self.means[index].copy_(new.into(means))
+            if old is None and new is not None:  # variances as if coordinates were independent
+                self.squares[index].copy_(new.squared().into(self.squares[index]))
+            if old is not None and new is not None:
+                old.copy_(new)
+            else:
+                self.rotations[index] = new
+
+    @torch.no_grad()
     def step(self, gradients: tuple[Tensor, ...]) -> None:
         """One step down gradients of the mean negative log-likelihood, and towards zero by the prior."""
+        turned = [(i, rotation) for i, rotation in enumerate(self.rotations) if rotation is not None]
+        if not turned:
+            self._step(self.parameters, gradients)
+            return
+        slopes, places = list(gradients), list(self.parameters)
+        for i, rotation in turned:
+            slopes[i], places[i] = rotation.into(gradients[i]), rotation.into(self.parameters[i])
+        before = [places[i].clone() for i, _ in turned]
+        self._step(places, tuple(slopes))
+        for (i, rotation), place in zip(turned, before, strict=True):
+            # Only the difference is turned back, so that rounding does not add up.
+            self.parameters[i] += rotation.back(places[i] - place)
+
+    def _step(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:
         self._from_host += 1
         self._numbers[0] += 1
         first, second = self.betas
@@ -71,8 +105,8 @@ class ProximalAdam:
                 root.add_((root.amax() == 0).to(root.dtype))
         torch._foreach_add_(metric, self.epsilon)
         scaled = torch._foreach_mul(self.means, -self.rate / (1 - first**self.steps))
-        torch._foreach_addcdiv_(self.parameters, scaled, metric)
+        torch._foreach_addcdiv_(parameters, scaled, metric)
         # θ / (1 + lr δ / (N D)) = θ D / (D + lr δ / N)
-        torch._foreach_mul_(self.parameters, metric)
+        torch._foreach_mul_(parameters, metric)
         torch._foreach_add_(metric, [self.rate * penalty for penalty in self.penalties])
-        torch._foreach_div_(self.parameters, metric)
+        torch._foreach_div_(parameters, metric)

@@ -1,28 +1,26 @@
 """How weights move in an epoch, and what of the curvature is known after it."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Generator, Tensor
 
+from symbayes.curvature.blocks import decompose
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.rule import Curvature
+from symbayes.curvature.rule import BlockCurvature, Curvature
 from symbayes.curvature.running import RunningCurvature
 from symbayes.data.source import Batch
 from symbayes.errors import NotFiniteError
-from symbayes.evidence.objective import Augerino, ByCurvature, Laplace
+from symbayes.evidence.objective import Augerino, ByCurvature
 from symbayes.layers.structure import weights
-from symbayes.posterior.laplace import posterior_at
 from symbayes.training.hyper import HyperAdam
 from symbayes.training.optimiser import ProximalAdam
-from symbayes.training.perturbation import Perturbation
 from symbayes.training.problem import Problem
+from symbayes.training.rotation import LARGEST, rotation
 from symbayes.training.schedule import Schedule
 from symbayes.training.steps import Steps, Watch, steps_for
 
 
 class WeightSteps:
-    """Steps of Adam on the likelihood under the prior; with the curvature in passing, and at draws of the weights, where asked.
+    """Steps of Adam on the likelihood under the prior; with the curvature in passing, where asked.
 
     Args:
         problem: What is learned.
@@ -36,31 +34,24 @@ class WeightSteps:
         parameters = list(weights(problem.model).values())
         self.optimiser, self.hyper = ProximalAdam(parameters), HyperAdam(problem.model)
         self.running: RunningCurvature | None = None
-        self.perturbation: Perturbation | None = None
         watch, draws = None, torch.Generator(parameters[0].device)
-        if isinstance(objective, Laplace) and (objective.running or objective.perturbed):
-            draws.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        if isinstance(objective, Laplace) and objective.running:
-            if not isinstance(objective.rule, Kfac) or self.hyper.parameters:
+        if objective.running:
+            if self.hyper.parameters:
                 raise ValueError(
-                    "The curvature is collected in passing (running) by Kfac, for models without hyperparameters of their own, "
-                    f"whose gradient goes through all the data; got {objective.rule} and {len(self.hyper.parameters)} of them. "
-                    "Use running=0."
+                    "The curvature is collected in passing (running) for models without hyperparameters of their own, whose "
+                    f"gradient goes through all the data; this one has {len(self.hyper.parameters)}. Use running=0."
                 )
+            assert isinstance(objective.rule, Kfac)
+            draws.manual_seed(int(torch.randint(2**62, (), generator=generator)))
             self.running = RunningCurvature(problem.model, problem.likelihood, objective.rule, objective.memory, draws)
             watch = Watch(self.running.add, objective.running)
-        if isinstance(objective, Laplace) and objective.perturbed:
-            self.perturbation = Perturbation(problem.model, draws)
         self.steps: Steps
         if isinstance(objective, Augerino) and self.hyper.parameters:
             self.steps = Steps(problem.data, schedule.batch_size, self._step_with_extents)
         else:
-            settled = self._settled
+            settled = lambda: self.optimiser.settled  # noqa: E731
             self.steps = steps_for(problem.data, schedule.batch_size, self._step, watch, settled, [draws])
         self._falls_to = 1.0
-
-    def _settled(self) -> bool:
-        return self.optimiser.settled
 
     def epoch(self, falls_to: float, generator: Generator) -> float:
         """One pass over the data, at a share of the learning rate; the mean loss, fetched from the device once.
@@ -92,22 +83,20 @@ class WeightSteps:
             return self.objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
 
     @torch.no_grad()
-    def perturb(self, curvature: Curvature) -> None:
-        """Take steps at draws from the posterior of this curvature from now on, if the objective asks for it."""
-        if self.perturbation is not None:
-            now = {name: parameter.detach() for name, parameter in weights(self.problem.model).items()}
-            if self.perturbation.set(posterior_at(curvature, now, self.problem.prior.precisions())):
-                self.steps.forget()
+    def turn(self, curvature: Curvature) -> None:
+        """Optimise weights in the eigenvectors of this curvature from now on."""
+        assert isinstance(curvature, BlockCurvature)
+        decompose(curvature.blocks.values(), vectors_up_to=LARGEST)
+        named = weights(self.problem.model)
+        first = not any(self.optimiser.rotations)
+        self.optimiser.turn([rotation(curvature.blocks[name], parameter.numel()) for name, parameter in named.items()])
+        if first:
+            self.steps.forget()
 
     def _step(self, batch: Batch) -> Tensor:
         inputs, targets = batch
-        parameters = self.optimiser.parameters
-        offsets = self.perturbation.offsets() if self.perturbation is not None else None
-        _add(parameters, offsets, 1)
         loss = -self.problem.likelihood.log_prob(self.problem.model(inputs), targets).sum()
-        gradients = torch.autograd.grad(loss / len(inputs), parameters)
-        _add(parameters, offsets, -1)
-        self.optimiser.step(gradients)
+        self.optimiser.step(torch.autograd.grad(loss / len(inputs), self.optimiser.parameters))
         return loss.detach()
 
     def _step_with_extents(self, batch: Batch) -> Tensor:
@@ -124,9 +113,3 @@ class WeightSteps:
         self.hyper.step(found[count:], self.objective.extent_rate * self._falls_to)
         self.optimiser.step(found[:count])
         return loss.detach()
-
-
-@torch.no_grad()
-def _add(parameters: Sequence[Tensor], offsets: Sequence[Tensor] | None, sign: int) -> None:
-    if offsets is not None:
-        torch._foreach_add_(list(parameters), list(offsets), alpha=sign)
