@@ -10,7 +10,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.experiments import estimators, groups, quadrant, sequences
 from tests.small import load_few
 
-LILA = ("reproduce", "lila", "--data", "nowhere", "--out", "rows.json", "--task")
+INVARIANCE = ("reproduce", "invariance", "--data", "nowhere", "--out", "rows", "--task")
 
 
 def invoke(*words):
@@ -65,13 +65,15 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
         (("demo", "--images", "300"), "--images is an option of --invariance"),
         (
             ("reproduce", "table9", "--task", "mnist", "--data", "x", "--out", "y"),
-            "There are 'lila' and 'filters' and 'conserved' to reproduce, got 'table9'",
+            "There are table1, table2, table3, invariance, filters, conserved to reproduce, got 'table9'",
         ),
         (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, elbo, map"),
-        ((*LILA, "mnist"), "MNIST needs the file"),
-        ((*LILA, "upright-digits", "--sizes", "many"), "invalid literal for int() with base 10: 'many'"),
-        ((*LILA, "upright-digits", "--versions", "bent"), "versions must be among plain"),
-        ((*LILA, "upright-digits", "--sizes", "50,99999"), "--sizes must be at most"),
+        ((*INVARIANCE, "mnist"), "'mnist' needs the file"),
+        ((*INVARIANCE, "upright-digits", "--sizes", "many"), "invalid literal for int() with base 10: 'many'"),
+        ((*INVARIANCE, "upright-digits", "--versions", "bent"), "versions must be among plain"),
+        (("reproduce", "table1"), "Task 'digit-mnist' is read from files"),
+        (("reproduce", "table2", "--rows", "conv,deep"), "rows must be among fc, conv, fc+conv"),
+        (("reproduce", "table3", "--starts", "small"), "table3 has no starts, only rows, methods, sizes, seeds"),
     ],
 )
 def test_what_is_wrong_is_said(words, message, tmp_path, monkeypatch):

@@ -1,15 +1,14 @@
 """MNIST and CIFAR-10 from where they are published, into a folder; checked, and written whole or not at all."""
 
 import gzip
-import os
 import tarfile
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
 from symbayes.data.checksums import MD5, check
+from symbayes.data.whole import write_whole
 
 #: Where files lie: MNIST's beside each other, CIFAR-10's in one archive.
 ADDRESSES = {
@@ -53,7 +52,7 @@ def download(
             if not _whole(path):
                 packed = _fetched(address + path.name, progress)
                 check(_unpacked(packed, path), path, _CURE)
-                _write(path, packed)
+                write_whole(path, packed)
         return paths
     paths = [folder / "cifar-10-batches-bin" / part for part in _CIFAR]
     if not all(_whole(path) for path in paths):
@@ -64,7 +63,7 @@ def download(
                 member = archive.extractfile(f"cifar-10-batches-bin/{path.name}")
                 content = member.read() if member else b""
                 check(content, path, _CURE)
-                _write(path, content)
+                write_whole(path, content)
     return paths
 
 
@@ -96,20 +95,3 @@ def _fetched(address: str, progress: Progress) -> bytes:
     if length and len(parts) != length:
         raise OSError(f"{address} must give {length} bytes, got {len(parts)}: the connection broke. Try again.")
     return bytes(parts)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with whole_file(path) as part:
-        part.write_bytes(content)
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Another name to write under; what is written becomes `path` at once, or not at all if something goes wrong."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield part
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

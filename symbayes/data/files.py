@@ -19,6 +19,11 @@ from symbayes.data.task import Pair, Task
 _IDX_IMAGES, _IDX_LABELS = 2051, 2049
 _BATCHES = ([f"data_batch_{k}" for k in range(1, 6)], ["test_batch"])
 _RECORDS, _BYTES = 10_000, 3072
+#: By task, the files it is read from; of several names the first that is there.
+_NEEDED = {
+    "mnist": [[f"{part}-{kind}-ubyte"] for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")],
+    "cifar10": [[f"{name}.bin", name] for names in _BATCHES for name in names],
+}
 
 #: What pickled files may name: arrays, and the function that makes an empty one to be filled, wherever numpy keeps it.
 _ADMITTED: dict[tuple[str, str], Any] = {
@@ -80,6 +85,17 @@ def cifar10_images(folder: Path, verify: bool = True) -> Images:
 
     train, test = (pair(names) for names in _BATCHES)
     return Images("cifar10", train, test, (125.3, 123.0, 113.9), (63.0, 62.1, 66.7))
+
+
+def require(task: str, folder: Path) -> None:
+    """Check that the files of "mnist" or "cifar10" are in a folder, and the originals.
+
+    Raises:
+        FileNotFoundError: If one is missing.
+        ValueError: If one is damaged or not the original.
+    """
+    for names in _NEEDED[task]:
+        _read(_find(folder, names, task), verify=True)
 
 
 def _find(folder: Path, names: Sequence[str], task: str) -> Path:

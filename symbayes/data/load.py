@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from symbayes.data.digits import DIGITS
-from symbayes.data.files import cifar10_images, mnist_images
+from symbayes.data.files import cifar10_images, mnist_images, require
 from symbayes.data.published import PUBLISHED
 from symbayes.data.sequences import SEQUENCES
 from symbayes.data.task import Task
@@ -39,8 +39,18 @@ def load(name: str, folder: str | Path | None = None, *, verify: bool = True) ->
     """
     if name in _EMBEDDED:
         return _EMBEDDED[name](name)
+    return _FROM_FILES[name](_checked(name, folder), verify)
+
+
+def check_files(name: str, folder: str | Path | None = None) -> None:
+    """Raise what `load` would, without building the task: the files must be there, and be the originals."""
+    if name not in _EMBEDDED:
+        require("cifar10" if name.endswith("cifar10") else "mnist", _checked(name, folder))
+
+
+def _checked(name: str, folder: str | Path | None) -> Path:
     if name not in _FROM_FILES:
         raise KeyError(f"There is no task {name!r}; there are {', '.join([*_EMBEDDED, *_FROM_FILES])}.")
     if folder is None:
         raise ValueError(f"Task {name!r} is read from files: give the folder that holds them, sb.load({name!r}, folder=...).")
-    return _FROM_FILES[name](Path(folder), verify)
+    return Path(folder)
