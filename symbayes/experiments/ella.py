@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from symbayes.data.augment import FlipCrop
 from symbayes.data.task import Task
 from symbayes.data.whole import write_whole
 from symbayes.experiments.ella_paper import TABLE1, TABLE2, TABLE3, Printed
@@ -141,12 +142,20 @@ class Table:
     def run(self, row: Row, whole: Task, options: Options, folder: Path) -> Figures:
         """Train one row and evaluate it on the whole test set; the result is left in the folder."""
         recipe = RECIPES[self.name][row.method]
-        recipe = replace(recipe, epochs=options.epochs or recipe.epochs)
+        augment = recipe.augment and row.task.endswith("cifar10")
+        recipe = replace(recipe, epochs=options.epochs or recipe.epochs, augment=augment)
         width = options.width or self.width
         task = whole if row.size is None else whole.subset(row.size, row.seed)
         model = NETWORKS[row.network].build(task, width, row.seed).to(options.device)
-        schedule = Schedule(recipe.epochs, recipe.batch_size, recipe.learning_rate)
-        result = fit(model, task.train, objective=recipe.objective, schedule=schedule, seed=row.seed, progress=options.progress)
+        result = fit(
+            model,
+            task.train,
+            objective=recipe.objective,
+            schedule=Schedule(recipe.epochs, recipe.batch_size, recipe.learning_rate),
+            augment=FlipCrop() if recipe.augment else None,
+            seed=row.seed,
+            progress=options.progress,
+        )
         return {**asdict(row), **figures(result, task), **settings(recipe, width), "weights": save(result, folder)}
 
 
@@ -178,7 +187,7 @@ def figures(result: Result, task: Task) -> Figures:
 
 
 def settings(recipe: Recipe, width: int) -> Figures:
-    """How it was trained. Nothing is augmented yet."""
+    """How it was trained."""
     return {
         "epochs": recipe.epochs,
         "settings": {
@@ -186,7 +195,7 @@ def settings(recipe: Recipe, width: int) -> Figures:
             "batch_size": recipe.batch_size,
             "learning_rate": recipe.learning_rate,
             "objective": repr(recipe.objective),
-            "augment": False,
+            "augment": recipe.augment,
         },
     }
 

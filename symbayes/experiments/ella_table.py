@@ -1,6 +1,6 @@
 """What is made of the rows of `ella`: tables in the paper's form with its figures beside ours, and what every block chose."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from symbayes.experiments.ella import NETWORKS, TABLES, TASKS, Table
@@ -162,13 +162,19 @@ def markdown(table: Table, form: Callable[[Cells], str], found: Sequence[Figures
     """The table, and what is missing from it."""
     of = cells(table, found)
     about = "Ours, as mean ± standard deviation where there are several seeds; in brackets the paper's."
-    estimators = sorted({row["estimator"] for runs in of.runs.values() for row in runs})
-    if estimators:
-        about += f" Log evidence by {' and '.join(estimators)}."
+    shown = [row for runs in of.runs.values() for row in runs]
+    if shown:
+        images, epochs = (_values(row[what] for row in shown) for what in ("images", "epochs"))
+        about += f" Trained on {images} images for {epochs} epochs, width {_values(row['settings']['width'] for row in shown)}."
+        about += f" Log evidence by {' or '.join(sorted({row['estimator'] for row in shown}))}."
     parts = [form(of), about + "\n"]
     if of.missing:
         parts.append(f"Not run yet: {'; '.join(of.missing)}.\n")
     return "\n".join(parts)
+
+
+def _values(values: Iterable[int]) -> str:
+    return " or ".join(f"{value:,}" for value in sorted(set(values)))
 
 
 def more(table: Table, found: Sequence[Figures]) -> str:

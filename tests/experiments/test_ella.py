@@ -4,16 +4,20 @@ import json
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import symbayes as sb
 from symbayes.cli.app import app
 from symbayes.data import checksums
+from symbayes.data.augment import FlipCrop
+from symbayes.data.task import Task
 from symbayes.experiments import ella
 from symbayes.experiments.ella import NETWORKS, TABLES, TASKS
 from symbayes.experiments.ella_paper import CHOICES, PRECISIONS, SHARES
 from symbayes.experiments.ella_table import PAPERS
 from symbayes.experiments.recipes import METHODS, RECIPES
+from symbayes.experiments.rows import Options
 from tests.data.fakes import write_mnist
 
 
@@ -46,7 +50,7 @@ def a_run(table, network="f-fc+conv", method="evidence", seed=0, task="cifar10",
     ]
     found = {"task": task, "network": network, "method": method, "size": size, "seed": seed, "images": images, "nll": 0.5}
     found |= {"accuracy": accuracy, "log_evidence": -1.25, "estimator": "KFAC", "train_nll": 0.3, "seconds": 90.0, "epochs": 7}
-    return found | {"parameters": 1_771_945, "symmetries": rows}
+    return found | {"parameters": 1_771_945, "symmetries": rows, "settings": {"width": 10}}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,7 @@ def test_networks_have_the_sizes_that_the_paper_prints(network, size):
     """To within the biases, which some paths have and others do not."""
     task = sb.load("quadrant-digits")
     inputs = task.train[0][:1].expand(1, 3, 16, 16).repeat(1, 1, 2, 2)
-    model = NETWORKS[network].build(sb.Task("cifar10", (inputs, task.train[1][:1]), (inputs, task.train[1][:1]), 10), 10, 0)
+    model = NETWORKS[network].build(Task("cifar10", (inputs, task.train[1][:1]), (inputs, task.train[1][:1]), 10), 10, 0)
     assert sum(parameter.numel() for parameter in model.parameters()) == pytest.approx(size, rel=0.01)
 
 
@@ -115,6 +119,22 @@ def test_large_networks_leave_their_weights_out(data, tmp_path, monkeypatch):
     assert json.loads((folder / "figures.json").read_text())["weights"] == "left out: more than 10"
 
 
+def test_photographs_are_augmented_and_digits_are_not(generator, tmp_path, monkeypatch):
+    seen, given = {}, []
+    fit = ella.fit
+    monkeypatch.setattr(
+        ella, "fit", lambda *parts, augment, **more: given.append(augment) or fit(*parts, augment=augment, **more)
+    )
+    for task, table, network, channels in (("cifar10", "table2", "conv", 3), ("mnist32", "table3", "mixed", 1)):
+        inputs = torch.randn(20, channels, 8, 8, generator=generator)
+        pair = inputs, torch.arange(20) % 10
+        row = ella.Row(task, network, "map", None, 0)
+        found = TABLES[table].run(row, Task(task, pair, pair, 10), Options(epochs=1, width=1), tmp_path)
+        seen[task] = found["settings"]["augment"]
+    assert seen == {"cifar10": True, "mnist32": False}
+    assert given == [FlipCrop(), None]
+
+
 def test_the_paper_stands_beside_ours():
     paper = PAPERS["table2"]
     runs = [a_run("table2", accuracy=0.83), a_run("table2", seed=1, accuracy=0.85)]
@@ -122,6 +142,7 @@ def test_the_paper_stands_beside_ours():
     assert line.startswith("| F-FC+CONV | θ | 1.8 M | – (1.343) | – (81.61) | 0.500 ± 0.000 (0.468) |")
     assert line.endswith("| 84.00 ± 1.41 (83.92) | 1.250 ± 0.000 (1.277) |")
     assert "Not run yet: FC by MAP; FC by evidence; CONV by MAP" in paper.markdown(runs)
+    assert "Trained on 50,000 images for 7 epochs, width 10. Log evidence by KFAC." in paper.markdown(runs)
     more = paper.more(runs)
     assert "| 6 | 1e+06 | 1e+06 | 90.0 | 10.0 | F-FC (F-FC) | 1.18 | 16.7 |" in more
     assert "| F-FC+CONV by evidence | 50,000 | 1 | 7 | 85.00 | 0.500 | 1.250 | 0.300 | 1.5 | – |" in more
