@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.markdown import Markdown
 from rich.markup import escape
 
-from symbayes.cli.terminal import console
+from symbayes.cli.terminal import console, print_markdown
 from symbayes.data.load import check_files
 from symbayes.experiments import provenance
 from symbayes.experiments.papers import PAPERS, assemble, collect, perform
@@ -150,5 +149,6 @@ def _attempt(what: str, row: Any, options: Options, data: Path | None, out: Path
 def _show(paper: Paper, figures: list[Figures], written: list[Path], damaged: list[str]) -> None:
     for words in damaged:
         console.print(escape(words), highlight=False, soft_wrap=True)
-    console.print(Markdown(f"**{paper.title}**\n\n{paper.markdown(figures)}"))
+    console.print(paper.title, style="bold")
+    print_markdown(paper.markdown(figures))
     console.print(", ".join(str(path) for path in written), highlight=False, soft_wrap=True)

@@ -14,10 +14,10 @@ _METHODS = {"map": "MAP", "evidence": "evidence"}
 _NOTHING = "–"
 #: Method and figure of the columns of Tables 2 and 3.
 _COLUMNS = {
-    "MAP: NLL": ("map", "nll"),
-    "MAP: accuracy, %": ("map", "accuracy"),
-    "evidence: NLL": ("evidence", "nll"),
-    "evidence: accuracy, %": ("evidence", "accuracy"),
+    "NLL, MAP": ("map", "nll"),
+    "accuracy, MAP": ("map", "accuracy"),
+    "NLL, evidence": ("evidence", "nll"),
+    "accuracy, evidence": ("evidence", "accuracy"),
     "−log evidence / N": ("evidence", "evidence"),
 }
 
