@@ -72,6 +72,7 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
         ((*INVARIANCE, "upright-digits", "--sizes", "many"), "invalid literal for int() with base 10: 'many'"),
         ((*INVARIANCE, "upright-digits", "--versions", "bent"), "versions must be among plain"),
         (("reproduce", "table1"), "Task 'digit-mnist' is read from files"),
+        (("reproduce", "table1", "--device", "abacus"), "device must be one that torch can compute on here"),
         (("reproduce", "table2", "--rows", "conv,deep"), "rows must be among fc, conv, fc+conv"),
         (("reproduce", "table3", "--starts", "small"), "table3 has no starts, only rows, methods, sizes, seeds"),
     ],

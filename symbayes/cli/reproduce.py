@@ -15,10 +15,11 @@ from rich.markup import escape
 
 from symbayes.cli.terminal import console, print_markdown
 from symbayes.data.load import check_files
+from symbayes.discovery.discover import check_device
 from symbayes.experiments import provenance
 from symbayes.experiments.papers import PAPERS, assemble, collect, perform
 from symbayes.experiments.rows import Figures, Options, Paper
-from symbayes.experiments.runs import is_done, run_folder
+from symbayes.experiments.runs import FAILED, is_done, run_folder
 
 _HELP = (
     "table1, table2, table3: layer-wise equivariance, on MNIST and CIFAR-10. invariance: extents of transformations, against "
@@ -64,6 +65,7 @@ def reproduce(
     given = {"task": task, "rows": rows, "versions": versions, "sizes": sizes, "methods": methods, "starts": starts}
     lists = _lists(what, paper, given | {"seeds": seeds})
     try:
+        check_device(device)
         todo = list(paper.rows({name: value.split(",") for name, value in lists.items()}))
         for name in dict.fromkeys(row.task for row in todo) if paper.reads_files else ():
             check_files(name, data)
@@ -141,7 +143,7 @@ def _attempt(what: str, row: Any, options: Options, data: Path | None, out: Path
     try:
         return perform(what, row, options, data, out, stamp)
     except Exception as error:
-        trouble = run_folder(out, row) / "failed.txt"
+        trouble = run_folder(out, row) / FAILED
         trouble.write_text(traceback.format_exc(), encoding="utf-8")
         return f"failed: {error} ({trouble})"
 

@@ -135,9 +135,8 @@ def _choices(table: Table, found: Sequence[Figures]) -> str:
     parts = []
     for run in chosen(found):
         paths = NETWORKS[run["network"]].paths
-        printed, theirs = PRECISIONS.get(run["network"]), CHOICES.get(run["network"])
-        if table.name != "table2":
-            printed = theirs = None
+        known = table.name == "table2" and run["network"] in CHOICES
+        printed, theirs = (PRECISIONS[run["network"]], CHOICES[run["network"]]) if known else ((), ())
         blocks: dict[str, dict[str, Figures]] = {}
         for row in run["symmetries"]:
             if row["path"] in paths:

@@ -13,7 +13,8 @@ from typing import Any
 from symbayes.data.whole import write_whole
 from symbayes.experiments.rows import Figures, Options, Paper
 
-FIGURES = "figures.json"
+#: In the folder of a run: its figures, or why there are none.
+FIGURES, FAILED = "figures.json", "failed.txt"
 Key = Callable[[Figures], tuple[Any, ...]]
 
 
@@ -25,7 +26,8 @@ def run_folder(out: Path, row: Any) -> Path:
 def start(folder: Path) -> None:
     """Make the folder of a run that begins; an older run in it is no longer finished."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FIGURES).unlink(missing_ok=True)
+    for name in (FIGURES, FAILED):
+        (folder / name).unlink(missing_ok=True)
 
 
 def finish(folder: Path, found: Figures) -> None:
