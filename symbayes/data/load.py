@@ -39,7 +39,8 @@ def load(name: str, folder: str | Path | None = None, *, verify: bool = True) ->
     """
     if name in _EMBEDDED:
         return _EMBEDDED[name](name)
-    return _FROM_FILES[name](_checked(name, folder), verify)
+    found = _checked(name, folder)
+    return _FROM_FILES[name](found, verify)
 
 
 def check_files(name: str, folder: str | Path | None = None) -> None:
