@@ -3,14 +3,14 @@
 import pytest
 from typer.testing import CliRunner
 
-from symbayes.cli import demo, pictures
+from symbayes.cli import demo, pictures, terminal
 from symbayes.cli.app import app
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.experiments import estimators, groups, quadrant, sequences
 from tests.small import load_few
 
-LILA = ("reproduce", "lila", "--data", "nowhere", "--out", "rows.json", "--task")
+INVARIANCE = ("reproduce", "invariance", "--data", "nowhere", "--out", "rows", "--task")
 
 
 def invoke(*words):
@@ -65,13 +65,16 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
         (("demo", "--images", "300"), "--images is an option of --invariance"),
         (
             ("reproduce", "table9", "--task", "mnist", "--data", "x", "--out", "y"),
-            "There are 'lila' and 'filters' and 'conserved' to reproduce, got 'table9'",
+            "There are table1, table2, table3, invariance, filters, conserved to reproduce, got 'table9'",
         ),
         (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, elbo, map"),
-        ((*LILA, "mnist"), "MNIST needs the file"),
-        ((*LILA, "upright-digits", "--sizes", "many"), "invalid literal for int() with base 10: 'many'"),
-        ((*LILA, "upright-digits", "--versions", "bent"), "versions must be among plain"),
-        ((*LILA, "upright-digits", "--sizes", "50,99999"), "--sizes must be at most"),
+        ((*INVARIANCE, "mnist"), "'mnist' needs the file"),
+        ((*INVARIANCE, "upright-digits", "--sizes", "many"), "invalid literal for int() with base 10: 'many'"),
+        ((*INVARIANCE, "upright-digits", "--versions", "bent"), "versions must be among plain"),
+        (("reproduce", "table1"), "Task 'digit-mnist' is read from files"),
+        (("reproduce", "table1", "--device", "abacus"), "device must be one that torch can compute on here"),
+        (("reproduce", "table2", "--rows", "conv,deep"), "rows must be among fc, conv, fc+conv"),
+        (("reproduce", "table3", "--starts", "small"), "table3 has no starts, only rows, methods, sizes, seeds"),
     ],
 )
 def test_what_is_wrong_is_said(words, message, tmp_path, monkeypatch):
@@ -79,6 +82,17 @@ def test_what_is_wrong_is_said(words, message, tmp_path, monkeypatch):
     result = invoke(*words)
     assert result.exit_code == 2
     assert message in " ".join(result.output.replace("│", " ").split())
+
+
+def test_tables_are_printed_whole_however_narrow_the_terminal(capsys):
+    cells = [f"0.123 (0.45{index})" for index in range(9)]
+    terminal.print_markdown(f"Above.\n\n| name of a row | {' | '.join('heading' * 2 for _ in cells)} |\n{'|---' * 10}|\n"
+                            f"| F-FC+CONV | {' | '.join(cells)} |\n| CONV |{'  |' * 9}\n\nBelow.\n")  # fmt: skip
+    said = capsys.readouterr().out
+    assert "F-FC+CONV" in said
+    assert "headingheading" in said
+    assert all(f"(0.45{index})" in said for index in range(9))
+    assert said.index("Above.") < said.index("CONV") < said.index("Below.")
 
 
 def test_the_gallery_says_which_pictures_it_drew(tmp_path, monkeypatch):

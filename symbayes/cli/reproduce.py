@@ -1,71 +1,156 @@
 """`symbayes reproduce`."""
 
+import os
+import traceback
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import fields
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
+from rich.markup import escape
 
-from symbayes.cli.terminal import console
-from symbayes.data.task import Task
-from symbayes.experiments import lila, noether
-from symbayes.experiments.filter_table import PAPER as FILTERS
-from symbayes.experiments.rows import Options
+from symbayes.cli.terminal import console, print_markdown
+from symbayes.data.load import check_files
+from symbayes.discovery.discover import check_device
+from symbayes.experiments import provenance
+from symbayes.experiments.papers import PAPERS, assemble, collect, perform
+from symbayes.experiments.rows import Figures, Options, Paper
+from symbayes.experiments.runs import FAILED, is_done, run_folder
 
-#: What there is to reproduce.
-_PAPERS = {"lila": lila.PAPER, "filters": FILTERS, "conserved": noether.PAPER}
+_HELP = (
+    "table1, table2, table3: layer-wise equivariance, on MNIST and CIFAR-10. invariance: extents of transformations, against "
+    "none and Augerino. filters: of weights, by a variational bound. conserved: Noether's razor, against plain networks."
+)
 
 
 def reproduce(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="lila: invariances of networks, against none and Augerino. filters: of weights, by a variational bound. "
-            "conserved: Noether's razor, against plain Hamiltonian networks and known symmetries."
-        ),
-    ],
-    task: Annotated[
-        str,
-        typer.Option(help="mnist or cifar10; for filters mnist or upright-digits; for conserved 2-oscillators, 3-body-2d, …"),
-    ],
-    out: Annotated[Path, typer.Option(help="File of results; rows of other runs in it are kept.")],
-    data: Annotated[Path | None, typer.Option(help="Folder that holds the files of the task.")] = None,
-    versions: Annotated[str | None, typer.Option(help="How images are transformed; with commas.")] = None,
-    sizes: Annotated[str | None, typer.Option(help="Numbers of training images, or of trajectories; with commas.")] = None,
-    methods: Annotated[str | None, typer.Option(help="With commas.")] = None,
-    starts: Annotated[str | None, typer.Option(help="First extents, of filters; with commas.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="With commas.")] = None,
+    what: Annotated[str, typer.Argument(help=_HELP)],
+    data: Annotated[Path | None, typer.Option(help="Folder of data sets, as symbayes download fills it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of runs, one for each row; runs/<what> when not given.")] = None,
+    task: Annotated[str | None, typer.Option(help="Data sets, or systems of conserved; with commas, as all lists.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Of the tables, such as conv,f-fc+conv; of table3: data sets.")] = None,
+    versions: Annotated[str | None, typer.Option(help="How images are transformed.")] = None,
+    sizes: Annotated[str | None, typer.Option(help="Numbers of training images, or of trajectories.")] = None,
+    methods: Annotated[str | None, typer.Option(help="map and evidence, of the tables.")] = None,
+    starts: Annotated[str | None, typer.Option(help="First extents, of filters.")] = None,
+    seeds: Annotated[str | None, typer.Option()] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data, if not as usual.", min=1)] = None,
     samples: Annotated[int | None, typer.Option(help="Transformations, if not as usual.", min=1)] = None,
+    width: Annotated[int | None, typer.Option(help="Of the network, if not as usual.", min=1)] = None,
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
-    commit: Annotated[str, typer.Option(help="Of this code, to be kept with the results.")] = "",
+    jobs: Annotated[int, typer.Option(help="Rows at once, each in a process.", min=1)] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Skip rows that are finished in the folder of runs.")] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option("--collect", help="Run nothing; add the runs there are to results in this folder, such as docs."),
+    ] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="Of this code, to be kept with figures; asked of git if not given.")
+    ] = None,
 ) -> None:
-    """Run an experiment of the papers, and keep its figures with the command that made them."""
-    if what not in _PAPERS:
-        raise typer.BadParameter(f"There are {' and '.join(map(repr, _PAPERS))} to reproduce, got {what!r}.")
-    paper = _PAPERS[what]
-    given = {"versions": versions, "sizes": sizes, "methods": methods, "starts": starts, "seeds": seeds}
+    """Run an experiment of the papers row by row, and set its figures beside theirs."""
+    if what not in PAPERS:
+        raise typer.BadParameter(f"There are {', '.join(PAPERS)} to reproduce, got {what!r}.")
+    paper, out = PAPERS[what], out or Path("runs") / what
+    if into is not None:
+        try:
+            _show(paper, *collect(what, out, into))
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        return
+    given = {"task": task, "rows": rows, "versions": versions, "sizes": sizes, "methods": methods, "starts": starts}
+    lists = _lists(what, paper, given | {"seeds": seeds})
+    try:
+        check_device(device)
+        todo = list(paper.rows({name: value.split(",") for name, value in lists.items()}))
+        for name in dict.fromkeys(row.task for row in todo) if paper.reads_files else ():
+            check_files(name, data)
+    except (ValueError, KeyError, OSError) as error:
+        raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
+    chosen = {"data": "FOLDER" if data else None, "epochs": epochs, "samples": samples, "width": width, "device": device}
+    words = [f"--{name} {value}" for name, value in (lists | chosen).items() if value is not None]
+    stamp = {
+        "command": " ".join(["symbayes reproduce", what, *words]),
+        "commit": provenance.commit() if commit is None else commit,
+        "machine": provenance.machine(device),
+        "torch": torch.__version__,
+    }
+    options = Options(samples, epochs, width, device, progress=jobs == 1 and console.is_terminal)
+    failed = 0
+    if resume:
+        todo = list(_unfinished(paper, todo, out, options))
+    for index, (row, found) in enumerate(_performed(what, todo, options, data, out, stamp, jobs), start=1):
+        failed += isinstance(found, str)
+        said = found if isinstance(found, str) else paper.words(found)
+        console.print(f"{index}/{len(todo)} {escape(_name(row))}: {escape(said)}", highlight=False, soft_wrap=True)
+    _show(paper, *assemble(what, out))
+    if failed:
+        console.print(
+            f"{failed} of {len(todo)} rows failed; the same command with --resume tries them again.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(1)
+
+
+def _lists(what: str, paper: Paper, given: Mapping[str, str | None]) -> dict[str, str]:
     strange = [name for name, value in given.items() if value is not None and name not in paper.lists]
     if strange:
         raise typer.BadParameter(f"{what} has no {' or '.join(strange)}, only {', '.join(paper.lists)}.")
-    lists = {name: given[name] or usual for name, usual in paper.lists.items()}
+    return {name: given[name] or usual for name, usual in paper.lists.items()}
+
+
+def _name(row: Any) -> str:
+    parts = {field.name: getattr(row, field.name) for field in fields(row)}
+    return ", ".join(f"seed {value}" if name == "seed" else str(value) for name, value in parts.items() if value is not None)
+
+
+def _unfinished(paper: Paper, todo: list[Any], out: Path, options: Options) -> Iterator[Any]:
+    """Rows that are not finished, or not with these options."""
+    for row in todo:
+        try:
+            done = is_done(run_folder(out, row), options, paper.key)
+        except ValueError as error:
+            console.print(escape(str(error)), highlight=False, soft_wrap=True)
+            done = False
+        if done:
+            console.print(f"{escape(_name(row))}: finished before", highlight=False, soft_wrap=True)
+        else:
+            yield row
+
+
+def _performed(
+    what: str, todo: list[Any], options: Options, data: Path | None, out: Path, stamp: Mapping[str, Any], jobs: int
+) -> Iterator[tuple[Any, Figures | str]]:
+    """Rows with their figures, or with what went wrong, as they come."""
+    if jobs == 1:
+        for row in todo:
+            yield row, _attempt(what, row, options, data, out, stamp)
+        return
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+        futures = {pool.submit(_attempt, what, row, options, data, out, stamp): row for row in todo}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+
+def _attempt(what: str, row: Any, options: Options, data: Path | None, out: Path, stamp: Mapping[str, Any]) -> Figures | str:
+    """A row; if it fails others go on, and why it did is left in its folder."""
     try:
-        todo = list(paper.rows(task, {name: value.split(",") for name, value in lists.items()}))
-        whole = paper.load(task, data)
-    except (ValueError, KeyError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
-    if isinstance(whole, Task) and max(row.size for row in todo) > len(whole.train[0]):
-        raise typer.BadParameter(
-            f"--sizes must be at most {len(whole.train[0])}, the training images of {task}; got {lists['sizes']}."
-        )
-    words = {"task": task, **lists, "samples": samples, "device": device, "epochs": epochs}
-    command = f"symbayes reproduce {what} " + " ".join(
-        f"--{name} {value}" for name, value in words.items() if value is not None
-    )
-    machine = torch.cuda.get_device_name() if device.startswith("cuda") else device
-    for index, row in enumerate(todo, start=1):
-        found = paper.run(row, whole, Options(samples, epochs, device))
-        rows = paper.keep(out, {**found, "command": command, "commit": commit, "machine": machine, "torch": torch.__version__})
-        name = ", ".join(str(value) for value in vars(row).values())
-        console.print(f"{index}/{len(todo)} {name}: {paper.words(found)}", highlight=False)
-    console.print(", ".join(str(file) for file in [out, *paper.write(out, rows)]), highlight=False)
+        return perform(what, row, options, data, out, stamp)
+    except Exception as error:
+        trouble = run_folder(out, row) / FAILED
+        trouble.write_text(traceback.format_exc(), encoding="utf-8")
+        return f"failed: {error} ({trouble})"
+
+
+def _show(paper: Paper, figures: list[Figures], written: list[Path], damaged: list[str]) -> None:
+    for words in damaged:
+        console.print(escape(words), highlight=False, soft_wrap=True)
+    console.print(paper.title, style="bold")
+    print_markdown(paper.markdown(figures))
+    console.print(", ".join(str(path) for path in written), highlight=False, soft_wrap=True)

@@ -73,7 +73,7 @@ def discover(
         raise ValueError(
             f"noise must be above 0 and finite, got {noise:g}. It is a standard deviation; leave it out, and it is learned."
         )
-    _check_device(device)
+    check_device(device)
     known = _as_trajectories(trajectories, step)
     train, rest = (known, held_out) if isinstance(held_out, Trajectories) else known.split(float(held_out))
     if rest.names != train.names:
@@ -145,7 +145,7 @@ def _begin_with(begin: Discovery, model: HamiltonianNetwork, units: Units) -> No
     model.net.load_state_dict(begin.model.net.state_dict())
 
 
-def _check_device(device: str | torch.device) -> None:
+def check_device(device: str | torch.device) -> None:
     """Refuse a device that there is not, before anything is done."""
     try:
         torch.empty(0, device=device)

@@ -1,15 +1,13 @@
 """What is made of the rows of `filter_vi`: which starts count, a table, and pictures of filters in their versions."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import torch
 
 from symbayes.data.transform import Spread
-from symbayes.experiments.filter_vi import LARGEST, LISTS, VERSIONS, group, keep, key, rows, run
-from symbayes.experiments.rows import Figures, Paper, accuracy_words
+from symbayes.experiments.filter_vi import LARGEST, LISTS, VERSIONS, group, key, rows, run
+from symbayes.experiments.rows import Figures, Paper, accuracy_words, spread
 from symbayes.invariance.extents import Extents
 from symbayes.report.filter_vi import picture
 
@@ -71,9 +69,7 @@ def words(extents: Mapping[str, float]) -> str:
 
 
 def _percent(runs: Sequence[Figures], what: str) -> str:
-    values = [100 * run[what] for run in runs]
-    spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{mean(values):.1f}{spread} %" if values else ""
+    return f"{spread([100 * run[what] for run in runs], 1)} %" if runs else ""
 
 
 def done(task: str, version: str) -> str:
@@ -99,14 +95,21 @@ def drawn_rows(found: Sequence[Figures], task: str) -> list[Figures]:
     return drawn
 
 
-def write(path: Path, found: Sequence[Figures]) -> list[Path]:
-    """The table, and a picture for each task that was learned by the bound."""
-    written = [path.with_suffix(".md")]
-    written[0].write_text(markdown(found), encoding="utf-8")
-    for task in dict.fromkeys(row["task"] for row in found if row["method"] == "elbo"):
-        written.append(path.with_name(f"{path.stem}_{task}.svg"))
-        written[-1].write_text(picture(drawn_rows(found, task)), encoding="utf-8")
-    return written
+def pictures(found: Sequence[Figures]) -> dict[str, str]:
+    """One for each task that was learned by the bound."""
+    tasks = dict.fromkeys(row["task"] for row in found if row["method"] == "elbo")
+    return {f"filters_{task}": picture(drawn_rows(found, task)) for task in tasks}
 
 
-PAPER = Paper(LISTS, rows, run, keep, write, accuracy_words)
+PAPER = Paper(
+    "Invariant weights by variational inference",
+    "Filters that are turned, shifted and scaled: extents learned by the bound, of several starts the one where it is highest, "
+    "and by maximum likelihood.",
+    LISTS,
+    rows,
+    run,
+    key,
+    markdown,
+    accuracy_words,
+    pictures=pictures,
+)

@@ -22,7 +22,7 @@ from symbayes.data.task import Pair, Task
 from symbayes.evidence.elbo import Elbo
 from symbayes.evidence.objective import Augerino, Objective
 from symbayes.experiments import lila
-from symbayes.experiments.rows import Figures, Options, check_names, kept
+from symbayes.experiments.rows import Figures, Options, check_names
 from symbayes.groups.lie import LieGroup
 from symbayes.groups.warp import affine2d
 from symbayes.invariance.filter_bank import FilterBank
@@ -233,30 +233,32 @@ def key(row: Figures) -> tuple[Any, ...]:
     return task, version, row["size"], METHODS.index(row["method"]), start, row["seed"]
 
 
-def rows(task: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
-    """All combinations of versions, sizes, methods, starts and seeds.
+def rows(lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """All combinations of tasks, versions, sizes, methods, starts and seeds.
 
     Raises:
         ValueError: If a name is not known, or a size or a seed is no number.
     """
-    if task not in VERSIONS:
-        raise ValueError(f"task must be among {', '.join(VERSIONS)}; got {task!r}.")
-    known = {"versions": list(VERSIONS[task]), "methods": METHODS, "starts": list(STARTS)}
-    check_names(**{what: (lists[what], names) for what, names in known.items()})
-    order = product(lists["versions"], map(int, lists["sizes"]), lists["methods"], lists["starts"], map(int, lists["seeds"]))
-    return (Row(task, *parts) for parts in order)
+    check_names(task=(lists["task"], list(VERSIONS)))
+    for task in lists["task"]:
+        known = {"versions": list(VERSIONS[task]), "methods": METHODS, "starts": list(STARTS)}
+        check_names(**{what: (lists[what], names) for what, names in known.items()})
+    names = (lists["task"], lists["versions"], map(int, lists["sizes"]), lists["methods"], lists["starts"])
+    return (Row(*parts) for parts in product(*names, map(int, lists["seeds"])))
 
 
-def run(row: Row, whole: Task, options: Options) -> Figures:
+def run(row: Row, whole: Task, options: Options, folder: Path) -> Figures:
     """`run_row` with the settings of its task."""
-    given = {name: value for name, value in asdict(options).items() if value is not None}
-    return run_row(row, whole, replace(SETTINGS[row.task], **given))
+    given = {name: value for name, value in options.asked.items() if value is not None}
+    return run_row(row, whole, replace(SETTINGS[row.task], device=options.device, **given))
 
 
-def keep(path: Path, found: Figures) -> list[Figures]:
-    """Add a row to the file, in place of an older one of the same run; all rows, in order."""
-    return kept(path, found, key)
-
-
-_LISTS = {"versions": lila.VERSIONS, "sizes": ("1400",), "methods": METHODS, "starts": STARTS, "seeds": ("0",)}
+_LISTS = {
+    "task": ("upright-digits",),
+    "versions": lila.VERSIONS,
+    "sizes": ("1400",),
+    "methods": METHODS,
+    "starts": STARTS,
+    "seeds": ("0",),
+}
 LISTS = {name: ",".join(values) for name, values in _LISTS.items()}

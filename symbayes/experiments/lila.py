@@ -1,13 +1,14 @@
 """LILA's experiment (Immer et al. 2022): invariances of MNIST and CIFAR-10 as they are, turned, shifted and scaled.
 
 Learned by the evidence, against none and against Augerino's regulariser, on subsets of the training data and the whole test
-set. Rows are kept in a JSON file with the command, seed and commit that made them; the table is written from that file.
+set.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.task import Task
 from symbayes.evidence.objective import Augerino, Laplace, Map, Objective
-from symbayes.experiments.rows import Figures, Options, Paper, accuracy_words, check_names, kept
+from symbayes.experiments.rows import Figures, Options, Paper, accuracy_words, check_names, spread
 from symbayes.groups.warp import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.models.lila import lenet, residual
@@ -126,12 +127,8 @@ def objective(method: str) -> Objective:
             return Map(rule)
 
 
-def keep(path: Path, found: Figures) -> list[Figures]:
-    """Add a row to the file, in place of an older one of the same run; all rows, in order."""
-    return kept(path, found, _key)
-
-
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+def key(row: Figures) -> tuple[Any, ...]:
+    """The order of rows, and what makes them the same run."""
     return row["task"], list(VERSIONS).index(row["version"]), row["size"], METHODS.index(row["method"]), row["seed"]
 
 
@@ -151,9 +148,7 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
 
 
 def _accuracy(runs: list[dict[str, Any]]) -> str:
-    values = [100 * run["accuracy"] for run in runs]
-    spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{mean(values):.1f}{spread} % ({_mean(runs, 'log_evidence'):.2f})"
+    return f"{spread([100 * run['accuracy'] for run in runs], 1)} % ({_mean(runs, 'log_evidence'):.2f})"
 
 
 def _extents(runs: list[dict[str, Any]]) -> str:
@@ -166,26 +161,31 @@ def _mean(runs: list[dict[str, Any]], what: str) -> float:
     return mean(run[what] for run in runs)
 
 
-def _rows(task: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+def _rows(lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
     sizes, seeds = ([int(number) for number in lists[name]] for name in ("sizes", "seeds"))
-    return rows(task, lists["versions"], sizes, lists["methods"], seeds)
+    found = [rows(task, lists["versions"], sizes, lists["methods"], seeds) for task in lists["task"]]
+    return chain.from_iterable(found)
 
 
-def _run(row: Row, whole: Task, options: Options) -> Figures:
-    return run_row(row, whole, Settings(options.samples or Settings.samples, options.epochs, device=options.device))
-
-
-def _write(path: Path, found: Sequence[Figures]) -> list[Path]:
-    table = path.with_suffix(".md")
-    table.write_text(markdown(found), encoding="utf-8")
-    return [table]
+def _run(row: Row, whole: Task, options: Options, folder: Path) -> Figures:
+    width = options.width or Settings.width
+    return run_row(row, whole, Settings(options.samples or Settings.samples, options.epochs, width, options.device))
 
 
 PAPER = Paper(
-    {"versions": ",".join(VERSIONS), "sizes": "312,1250,5000", "methods": ",".join(METHODS), "seeds": "0"},
+    "Invariance learning",
+    "Test accuracy (log evidence per image) on subsets of MNIST and CIFAR-10, as they are and transformed: extents of "
+    "invariance learned by the evidence, by Augerino's regulariser, and none.",
+    {
+        "task": "mnist",
+        "versions": ",".join(VERSIONS),
+        "sizes": "312,1250,5000",
+        "methods": ",".join(METHODS),
+        "seeds": "0",
+    },
     _rows,
     _run,
-    keep,
-    _write,
+    key,
+    markdown,
     accuracy_words,
 )

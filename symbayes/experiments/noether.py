@@ -7,7 +7,9 @@ their symmetry and in nothing else. Errors are one step ahead, on three sets of 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from symbayes.discovery.discover import discover
 from symbayes.discovery.discovery import Discovery
@@ -17,10 +19,10 @@ from symbayes.dynamics.integrators import RungeKutta
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.quadratic import euclidean, unitary
 from symbayes.dynamics.simulate import simulate
-from symbayes.dynamics.systems import TESTS, Start, System
+from symbayes.dynamics.systems import TESTS, Start
 from symbayes.dynamics.systems import system as by_name
 from symbayes.dynamics.trajectories import Trajectories
-from symbayes.experiments.rows import Figures, Options, Paper, check_names, kept
+from symbayes.experiments.rows import Figures, Options, Paper, check_names
 from symbayes.training.record import Record
 
 PLAIN, LEARNED, ORACLE = "plain", "learned", "oracle"
@@ -95,16 +97,21 @@ class Row:
     seed: int
     trajectories: int | None = None
 
+    @property
+    def task(self) -> str:
+        return self.system
 
-def rows(system: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
-    """The runs of a system.
+
+def rows(lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """The runs of some systems.
 
     Raises:
-        ValueError: If there is no setting for it, or no such method.
+        ValueError: If there is no setting for one, or no such method.
     """
-    check_names(task=([system], tuple(SETTINGS)), methods=(lists["methods"], METHODS))
+    check_names(task=(lists["task"], tuple(SETTINGS)), methods=(lists["methods"], METHODS))
     sizes = [None if size == USUAL else int(size) for size in lists["sizes"]]
-    return (Row(system, m, int(seed), size) for size in sizes for seed in lists["seeds"] for m in lists["methods"])
+    order = product(lists["task"], sizes, map(int, lists["seeds"]), lists["methods"])
+    return (Row(system, method, seed, size) for system, size, seed, method in order)
 
 
 def learn(
@@ -150,11 +157,10 @@ def test_sets(system: str, step: float) -> dict[str, Trajectories]:
     }
 
 
-def run(row: Row, _: System, options: Options) -> Figures:
+def run(row: Row, _: None, options: Options, folder: Path) -> Figures:
     """One run, as figures."""
-    search = SETTINGS[row.system].search
-    if options.samples is not None:
-        search = replace(search, samples=options.samples)
+    usual = SETTINGS[row.system].search
+    search = replace(usual, samples=options.samples or usual.samples, width=options.width or usual.width)
     return figures(row, learn(row, lasting(search, row, options.epochs), options.device))
 
 
@@ -190,16 +196,9 @@ def figures(row: Row, found: Discovery) -> Figures:
     }
 
 
-def keep(path: Path, found: Figures) -> list[Figures]:
-    """Add a row to a file; all rows there."""
-    return kept(path, found, lambda row: (row["system"], row["pairs"], row["seed"], METHODS.index(row["method"])))
-
-
-def write(path: Path, found: Sequence[Figures]) -> list[Path]:
-    """The table, beside the file."""
-    written = path.with_suffix(".md")
-    written.write_text(markdown(found), encoding="utf-8")
-    return [written]
+def key(found: Figures) -> tuple[Any, ...]:
+    """The order of rows, and what makes them the same run."""
+    return found["system"], found["pairs"], found["seed"], METHODS.index(found["method"])
 
 
 def markdown(found: Sequence[Figures]) -> str:
@@ -223,11 +222,13 @@ def _words(found: Figures) -> str:
 
 
 PAPER = Paper(
-    {"methods": ",".join(METHODS), "sizes": USUAL, "seeds": "0"},
+    "Noether's razor",
+    "Conserved quantities of known systems: a plain Hamiltonian network, learned symmetries, and those known beforehand.",
+    {"task": "2-oscillators", "methods": ",".join(METHODS), "sizes": USUAL, "seeds": "0"},
     rows,
     run,
-    keep,
-    write,
+    key,
+    markdown,
     _words,
-    lambda name, folder: by_name(name),
+    reads_files=False,
 )

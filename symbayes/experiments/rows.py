@@ -1,12 +1,10 @@
-"""Experiments of the papers as rows of a file: a row for each run, kept with the command, seed and commit that made it."""
+"""Experiments of the papers as rows: what there is to run, how one row is run, and what is made of all of them."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
-
-from symbayes.data.load import load
 
 #: The figures of one run, in plain numbers.
 Figures = dict[str, Any]
@@ -14,46 +12,69 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """What a command asks of all runs.
+    """What a command asks of all runs; None is for what the experiment usually has.
 
     Args:
-        samples: Transformations; None for what the experiment usually has.
-        epochs: Passes over the data; None for what the experiment usually has.
+        samples: Transformations.
+        epochs: Passes over the data.
+        width: Of the network.
         device: Where to compute.
+        progress: Whether a run may show a bar.
     """
 
     samples: int | None = None
     epochs: int | None = None
+    width: int | None = None
     device: str = "cpu"
+    progress: bool = False
+
+    @property
+    def asked(self) -> dict[str, int | None]:
+        """What makes a run another run: not where it was computed."""
+        return {"samples": self.samples, "epochs": self.epochs, "width": self.width}
 
 
 @dataclass(frozen=True)
 class Paper:
-    """An experiment of a paper.
+    """An experiment of a paper. A row is a frozen dataclass with a `task` and whatever else tells runs apart.
 
     Args:
+        title: Of its table.
+        about: What the table shows, in a few sentences.
         lists: By name, what a command may choose from or count up, with commas, and what it has when nothing is chosen.
-        rows: The runs of a task for given lists.
-        run: One of them, from what was loaded.
-        keep: Adds its figures to a file; all figures there.
-        write: What is made of all figures, as files beside that one.
+        rows: The runs for given lists.
+        run: One of them, from its data; it may leave more in the folder of the run.
+        key: The order of rows, and what makes figures those of the same run.
+        markdown: The table, from all figures there are.
         words: The figures of a run in a line.
-        load: What a task is, from its name and the folder of its files.
+        more: What else there is to say, beneath the table in a file; markdown, too.
+        pictures: By name, SVG from all figures there are.
+        reads_files: Whether tasks are data sets, to be loaded by name.
     """
 
+    title: str
+    about: str
     lists: Mapping[str, str]
-    rows: Callable[[str, Mapping[str, Sequence[str]]], Iterator[Any]]
-    run: Callable[[Any, Any, Options], Figures]
-    keep: Callable[[Path, Figures], list[Figures]]
-    write: Callable[[Path, Sequence[Figures]], list[Path]]
+    rows: Callable[[Mapping[str, Sequence[str]]], Iterator[Any]]
+    run: Callable[[Any, Any, Options, Path], Figures]
+    key: Callable[[Figures], tuple[Any, ...]]
+    markdown: Callable[[Sequence[Figures]], str]
     words: Callable[[Figures], str]
-    load: Callable[[str, Path | None], Any] = load
+    more: Callable[[Sequence[Figures]], str] = lambda found: ""
+    pictures: Callable[[Sequence[Figures]], dict[str, str]] = lambda found: {}
+    reads_files: bool = True
 
 
 def accuracy_words(found: Figures) -> str:
     """Of a run on images: its accuracy, and the extents it learned."""
     learned = ", ".join(f"{name} {value:.3g}" for name, value in found["extents"].items())
     return f"{100 * found['accuracy']:.2f} %, {found['seconds']:.0f} s {learned}"
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """The mean, and the standard deviation where there are several."""
+    around = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{around}"
 
 
 def check_names(**asked: tuple[Sequence[str], Sequence[str]]) -> None:
@@ -69,21 +90,3 @@ def check_names(**asked: tuple[Sequence[str], Sequence[str]]) -> None:
         for name in names:
             if name not in known:
                 raise ValueError(f"{what} must be among {', '.join(known)}; got {name!r}.")
-
-
-def kept(path: Path, found: Figures, key: Callable[[Figures], tuple[Any, ...]]) -> list[Figures]:
-    """Add a row to the file, in place of an older one of the same key; all rows, in order of their keys.
-
-    Raises:
-        ValueError: If the file is there and is no list of rows.
-    """
-    known: list[Figures] = []
-    if path.is_file():
-        try:
-            known = json.loads(path.read_text())
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} must hold the rows of earlier runs; it is damaged ({error}). Move it away.") from error
-    ordered = sorted([*(row for row in known if key(row) != key(found)), found], key=key)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("[\n" + ",\n".join(json.dumps(row) for row in ordered) + "\n]\n")
-    return ordered

@@ -163,7 +163,7 @@ def write_idx(folder, part, count, truncated=False):
 def test_mnist_is_read_from_plain_and_gzipped_files(tmp_path):
     for part in ("train", "t10k"):
         write_idx(tmp_path, part, 3)
-    task = load("mnist", tmp_path)
+    task = load("mnist", tmp_path, verify=False)
     assert task.train[0].shape == (3, 1, 2, 2)
     assert_close(task.train[0][0].flatten() * 0.3081 + 0.1307, torch.arange(4.0) / 255)
     assert task.test[1].tolist() == [0, 1, 2]
@@ -171,17 +171,19 @@ def test_mnist_is_read_from_plain_and_gzipped_files(tmp_path):
 
 
 def test_files_that_are_missing_or_damaged_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"MNIST needs the file train-images-idx3-ubyte"):
+    with pytest.raises(
+        FileNotFoundError, match=r"'mnist' needs the file train-images-idx3-ubyte .*: symbayes download mnist --to"
+    ):
         load("mnist", tmp_path)
     write_idx(tmp_path, "train", 3, truncated=True)
     with pytest.raises(ValueError, match="must hold 12 values, got 9: it is truncated"):
-        load("mnist", tmp_path)
+        load("mnist", tmp_path, verify=False)
     (tmp_path / "train-images-idx3-ubyte").write_bytes(bytes([0, 0, 0, 1]) * 8)
     with pytest.raises(ValueError, match="must begin with the number 2051"):
-        load("mnist", tmp_path)
+        load("mnist", tmp_path, verify=False)
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(10))
     with pytest.raises(ValueError, match="must hold 10000 records of 3073 bytes, got 10 bytes"):
-        load("cifar10", tmp_path)
+        load("cifar10", tmp_path, verify=False)
 
 
 def test_cifar10_is_read_from_its_binary_version(tmp_path):
@@ -191,7 +193,7 @@ def test_cifar10_is_read_from_its_binary_version(tmp_path):
     records[:, 0] = np.arange(10_000) % 10
     for name in [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"]:
         records.tofile(folder / name)
-    task = load("cifar10", tmp_path)
+    task = load("cifar10", tmp_path, verify=False)
     assert task.train[0].shape == (50_000, 3, 32, 32)
     assert_close(task.test[0][0, :, 0, 0], -torch.tensor([125.3 / 63.0, 123.0 / 62.1, 113.9 / 66.7]))
     assert list(task.background) == task.test[0][0, :, 0, 0].tolist()

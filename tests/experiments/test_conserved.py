@@ -59,22 +59,22 @@ def test_the_demo_runs_from_the_command_line(tmp_path, monkeypatch):
 
 
 def test_rows_of_the_paper_are_kept_with_their_command(tmp_path):
-    out = tmp_path / "rows.json"
+    out = tmp_path / "runs"
     words = ("reproduce", "conserved", "--task", "oscillator", "--out", str(out), "--commit", "abc", "--epochs", "2")
     result = invoke(*words, "--methods", "learned,plain")
     assert result.exit_code == 0, result.output
-    rows = json.loads(out.read_text())
+    rows = json.loads((out / "conserved.json").read_text())
     assert [row["method"] for row in rows] == ["plain", "learned"]
     assert all(row["negative_elbo"] == pytest.approx(row["nll"] + row["kl"]) for row in rows)
     assert rows[0]["commit"] == "abc"
     assert "symbayes reproduce conserved --task oscillator" in rows[0]["command"]
     assert rows[1]["truth"] == 1
     assert rows[1]["updates"] == 2  # one batch in an epoch
-    table = out.with_suffix(".md").read_text()
+    table = (out / "conserved.md").read_text()
     assert "| oscillator | 6 | learned | 0 |" in table
     more = invoke(*words, "--methods", "learned", "--sizes", "2")
     assert more.exit_code == 0, more.output
-    assert [(row["trajectories"], row["method"]) for row in json.loads(out.read_text())] == [
+    assert [(row["trajectories"], row["method"]) for row in json.loads((out / "conserved.json").read_text())] == [
         (2, "learned"), (3, "plain"), (3, "learned")
     ]  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_rows_of_the_paper_are_kept_with_their_command(tmp_path):
     ],
 )
 def test_rows_that_do_not_exist_are_refused(words, message, tmp_path):
-    result = invoke("reproduce", "conserved", "--out", str(tmp_path / "rows.json"), *words)
+    result = invoke("reproduce", "conserved", "--out", str(tmp_path / "runs"), *words)
     assert result.exit_code == 2
     assert message in result.output.replace("\n", " ")
 

@@ -12,6 +12,7 @@ import symbayes as sb
 from symbayes.data.load import load
 from symbayes.experiments.filter_table import PAPER, chosen, drawn_rows, markdown, versions
 from symbayes.experiments.filter_vi import METHODS, STARTS, VERSIONS, Row, Settings, group, prepared, run_row
+from symbayes.experiments.runs import merged, write_table
 from tests.oracles import finite_difference
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -121,9 +122,9 @@ def test_the_picture_has_a_row_for_each_version_and_stays_inside(tmp_path):
         ("as they are", False),
         ("rotated by up to 180°", True),
     ]
-    written = PAPER.write(tmp_path / "rows.json", rows)
-    assert [file.name for file in written] == ["rows.md", "rows_mnist.svg"]
-    card = ElementTree.fromstring(written[1].read_text(encoding="utf-8"))
+    written = write_table(tmp_path / "filters.json", PAPER, rows)
+    assert [file.name for file in written] == ["filters.json", "filters.md", "filters_mnist.svg"]
+    card = ElementTree.fromstring(written[2].read_text(encoding="utf-8"))
     words = [text.text for text in card.iter(f"{SVG}text")]
     assert "Digits as they are" in words
     assert words.count("By maximum likelihood, from small extents:") == 1
@@ -134,18 +135,19 @@ def test_the_picture_has_a_row_for_each_version_and_stays_inside(tmp_path):
 
 
 def test_rows_are_all_combinations_and_names_are_checked():
-    lists = {name: words.split(",") for name, words in PAPER.lists.items()}
-    found = list(PAPER.rows("mnist", lists))
+    lists = {name: words.split(",") for name, words in PAPER.lists.items()} | {"task": ["mnist"]}
+    found = list(PAPER.rows(lists))
     assert len(found) == len(set(found)) == len(VERSIONS["mnist"]) * len(METHODS) * len(STARTS)
     with pytest.raises(ValueError, match=r"starts must be among small, turned, .*; got 'bent'"):
-        PAPER.rows("mnist", {**lists, "starts": ["bent"]})
+        PAPER.rows({**lists, "starts": ["bent"]})
     with pytest.raises(ValueError, match=r"task must be among upright-digits, mnist; got 'cifar10'"):
-        PAPER.rows("cifar10", lists)
+        PAPER.rows({**lists, "task": ["cifar10"]})
 
 
 def test_rows_are_kept_once(tmp_path):
     path = tmp_path / "rows.json"
     for row in (figures(-2.0, "turned"), figures(-3.0, "small"), figures(-1.0, "turned")):
-        kept = PAPER.keep(path, row)
+        kept = merged(path, [row], PAPER.key)
+        write_table(path, PAPER, kept)
     assert kept == json.loads(path.read_text())
     assert [(row["start"], row["bound"]) for row in kept] == [("small", -3.0), ("turned", -1.0)]

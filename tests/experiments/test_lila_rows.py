@@ -7,6 +7,7 @@ import torch
 
 from symbayes.data.task import Task
 from symbayes.experiments import lila
+from symbayes.experiments.runs import merged, write_table
 
 
 @pytest.fixture
@@ -41,16 +42,18 @@ def test_the_residual_network_runs_on_colours(generator):
 
 
 def test_rows_are_kept_once_and_written_as_a_table(tmp_path):
-    path = tmp_path / "results" / "lila.json"
+    path = tmp_path / "results" / "invariance.json"
     row = {"task": "mnist", "version": "rotated_90", "size": 312, "seed": 0, "nll": 0.5, "log_evidence": -1.25}
-    lila.keep(path, {**row, "method": "none", "accuracy": 0.7, "extents": {}})
-    lila.keep(path, {**row, "method": "learned", "accuracy": 0.9, "extents": {"rotation": 80.0}})
-    lila.keep(path, {**row, "method": "learned", "accuracy": 0.8, "extents": {"rotation": 88.0}})
-    kept = lila.keep(path, {**row, "method": "learned", "seed": 1, "accuracy": 0.9, "extents": {"rotation": 90.0}})
-    assert kept == json.loads(path.read_text())
+    first = {**row, "method": "learned", "accuracy": 0.9, "extents": {"rotation": 80.0}}
+    write_table(path, lila.PAPER, [first, {**row, "method": "none", "accuracy": 0.7, "extents": {}}])
+    again = {**first, "accuracy": 0.8, "extents": {"rotation": 88.0}}
+    kept = merged(path, [{**first, "seed": 1, "extents": {"rotation": 90.0}}, again], lila.key)
     assert [(r["method"], r["seed"]) for r in kept] == [("none", 0), ("learned", 0), ("learned", 1)]
-    lines = lila.markdown(kept).splitlines()
+    written = write_table(path, lila.PAPER, kept)
+    assert [file.name for file in written] == ["invariance.json", "invariance.md"]
+    assert kept == json.loads(path.read_text())
+    lines = written[1].read_text().splitlines()
     assert lines[2] == "| mnist, rotated 90 | 312 | 70.0 % (-1.25) |  |  | **85.0 ± 7.1 % (-1.25)** | rotation 89 ° |"
     path.write_text("[{")
-    with pytest.raises(ValueError, match="must hold the rows of earlier runs; it is damaged"):
-        lila.keep(path, kept[0])
+    with pytest.raises(ValueError, match="must hold the figures of earlier runs; it is damaged"):
+        merged(path, [], lila.key)

@@ -1,0 +1,15 @@
+"""Files that are written whole or not at all."""
+
+import os
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write under another name first, so that who reads `path` never sees a part of it; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,236 @@
+"""What is made of the rows of `ella`: tables in the paper's form with its figures beside ours, and what every block chose."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from symbayes.experiments.ella import NETWORKS, TABLES, TASKS, Table
+from symbayes.experiments.ella_paper import CHOICES, PRECISIONS, SHARES
+from symbayes.experiments.recipes import METHODS
+from symbayes.experiments.rows import Figures, Paper, spread
+from symbayes.report.ella import PATH_NAMES, choices_picture
+from symbayes.training.symmetries import shares_over_layers
+
+_METHODS = {"map": "MAP", "evidence": "evidence"}
+_NOTHING = "–"
+#: Method and figure of the columns of Tables 2 and 3.
+_COLUMNS = {
+    "NLL, MAP": ("map", "nll"),
+    "accuracy, MAP": ("map", "accuracy"),
+    "NLL, evidence": ("evidence", "nll"),
+    "accuracy, evidence": ("evidence", "accuracy"),
+    "−log evidence / N": ("evidence", "evidence"),
+}
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Runs of a table by task, network and method, seeds together."""
+
+    table: Table
+    runs: Mapping[tuple[str, str, str], Sequence[Figures]]
+
+    def cell(self, task: str, network: str, method: str, what: str) -> str:
+        """One figure: ours as the mean over seeds, and in brackets the paper's, if it prints one."""
+        digits, factor = (2, 100.0) if what == "accuracy" else (3, 1.0)
+        found = [{**run, "evidence": -run["log_evidence"]} for run in self.runs.get((task, network, method), ())]
+        ours = spread([factor * run[what] for run in found], digits) if found else _NOTHING
+        printed = getattr(self.table.printed.get((task, network, method)), what, None)
+        return ours if printed is None else f"{ours} ({printed:.{digits}f})"
+
+    @property
+    def missing(self) -> list[str]:
+        """Rows without a run, in words."""
+        places = [(task, network, method) for task in self.table.tasks for network in self.table.networks for method in METHODS]
+        return [_place(self.table, *place) for place in places if place not in self.runs]
+
+
+def cells(table: Table, found: Sequence[Figures]) -> Cells:
+    """Of every task, the runs on the most training images there are: others are trials."""
+    largest: dict[str, int] = {}
+    for row in found:
+        largest[row["task"]] = max(largest.get(row["task"], 0), row["images"])
+    runs: dict[tuple[str, str, str], list[Figures]] = {}
+    for row in found:
+        if row["images"] == largest[row["task"]]:
+            runs.setdefault((row["task"], row["network"], row["method"]), []).append(row)
+    return Cells(table, runs)
+
+
+def network_name(network: str) -> str:
+    """With what the prior is on, where that tells it from others."""
+    found = NETWORKS[network]
+    return found.name if found.prior == "θ" else f"{found.name} ({found.prior})"
+
+
+def _place(table: Table, task: str, network: str, method: str) -> str:
+    name = [network_name(network)] if len(table.networks) > 1 else []
+    data = [TASKS[task]] if len(table.tasks) > 1 else []
+    return f"{' on '.join([*name, *data])} by {_METHODS[method]}"
+
+
+def _lines(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in (headings, ["---"] * len(headings), *lines)) + "\n"
+
+
+def _table1(of: Cells) -> str:
+    columns = [(network, method) for method in METHODS for network in of.table.networks]
+    headings = ["test accuracy, %", *(f"{NETWORKS[network].name}, {_METHODS[method]}" for network, method in columns)]
+    return _lines(headings, [[TASKS[t], *(of.cell(t, *column, "accuracy") for column in columns)] for t in of.table.tasks])
+
+
+def _table2(of: Cells) -> str:
+    lines = []
+    for task in of.table.tasks:
+        for name in of.table.networks:
+            sizes = sorted({run["parameters"] for method in METHODS for run in of.runs.get((task, name, method), ())})
+            size = " / ".join(f"{value / 1e6:.1f} M" for value in sizes) or _NOTHING
+            figures = [of.cell(task, name, *column) for column in _COLUMNS.values()]
+            lines.append([NETWORKS[name].name, NETWORKS[name].prior, size, *figures])
+    return _lines(["layer", "prior on", "parameters", *_COLUMNS], lines)
+
+
+def _table3(of: Cells) -> str:
+    (network,) = of.table.networks
+    paths, lines = NETWORKS[network].paths, []
+    for task in of.table.tasks:
+        learned = [row for run in of.runs.get((task, network, "evidence"), ()) for row in run["symmetries"]]
+        over = shares_over_layers(learned)
+        shares = [f"{over.get(path, _NOTHING)} [{printed}]" for path, printed in zip(paths, SHARES[task], strict=True)]
+        lines.append([TASKS[task], *(of.cell(task, network, *column) for column in _COLUMNS.values()), *shares])
+    return _lines(["data", *_COLUMNS, *(f"{PATH_NAMES[path]}, % [paper]" for path in paths)], lines)
+
+
+def _every_run(table: Table, found: Sequence[Figures]) -> str:
+    headings = ["run", "images", "seed", "epochs", "accuracy, %", "NLL", "−log evidence / N", "train NLL", "minutes", "commit"]
+    lines = [
+        [
+            _place(table, row["task"], row["network"], row["method"]),
+            f"{row['images']:,}",
+            str(row["seed"]),
+            str(row["epochs"]),
+            f"{100 * row['accuracy']:.2f}",
+            f"{row['nll']:.3f}",
+            f"{-row['log_evidence']:.3f}",
+            f"{row['train_nll']:.3f}",
+            f"{row['seconds'] / 60:.1f}",
+            row.get("commit") or _NOTHING,
+        ]
+        for row in found
+    ]
+    return _lines(headings, lines)
+
+
+def chosen(found: Sequence[Figures]) -> list[Figures]:
+    """The runs by evidence whose layers had a choice: of each task and network that of the first seed on the most images."""
+    best: dict[tuple[str, str], Figures] = {}
+    for row in sorted(found, key=lambda row: (-row["images"], row["seed"])):
+        if row["method"] == "evidence" and len(NETWORKS[row["network"]].paths) > 1:
+            best.setdefault((row["task"], row["network"]), row)
+    order = list(NETWORKS)
+    return sorted(best.values(), key=lambda row: (list(TASKS).index(row["task"]), order.index(row["network"])))
+
+
+def _choices(table: Table, found: Sequence[Figures]) -> str:
+    """For each network a line for every block: precision and share of its paths, and which one it chose."""
+    parts = []
+    for run in chosen(found):
+        paths = NETWORKS[run["network"]].paths
+        known = table.name == "table2" and run["network"] in CHOICES
+        printed, theirs = (PRECISIONS[run["network"]], CHOICES[run["network"]]) if known else ((), ())
+        blocks: dict[str, dict[str, Figures]] = {}
+        for row in run["symmetries"]:
+            if row["path"] in paths:
+                blocks.setdefault(row["layer"], {})[row["path"]] = row
+        lines = []
+        for index, (layer, by_path) in enumerate(blocks.items()):
+            best = max(by_path, key=lambda path: by_path[path]["share"])
+            line = [layer.removeprefix("block"), *(f"{by_path[path]['precision']:.3g}" for path in paths)]
+            line += [f"{100 * by_path[path]['share']:.1f}" for path in paths]
+            line.append(PATH_NAMES[best] + (f" ({PATH_NAMES[theirs[index]]})" if theirs else ""))
+            line += [f"{printed[index][path]:.3g}" for path in paths] if printed else []
+            lines.append(line)
+        names = [PATH_NAMES[path] for path in paths]
+        headings = ["block", *(f"δ {name}" for name in names), *(f"{name}, %" for name in names)]
+        headings += ["choice (paper's)" if theirs else "choice", *(f"paper's δ {name}" for name in names if printed)]
+        title = _place(table, run["task"], run["network"], run["method"])
+        parts.append(f"What {title} learned (seed {run['seed']}):\n\n{_lines(headings, lines)}")
+    return "\n".join(parts)
+
+
+def markdown(table: Table, form: Callable[[Cells], str], found: Sequence[Figures]) -> str:
+    """The table, and what is missing from it."""
+    of = cells(table, found)
+    about = "Ours, as mean ± standard deviation where there are several seeds; in brackets the paper's."
+    shown = [row for runs in of.runs.values() for row in runs]
+    if shown:
+        images, epochs = (_values(row[what] for row in shown) for what in ("images", "epochs"))
+        about += f" Trained on {images} images for {epochs} epochs, width {_values(row['settings']['width'] for row in shown)}."
+        about += f" Log evidence by {' or '.join(sorted({row['estimator'] for row in shown}))}."
+    parts = [form(of), about + "\n"]
+    if of.missing:
+        parts.append(f"Not run yet: {'; '.join(of.missing)}.\n")
+    return "\n".join(parts)
+
+
+def _values(values: Iterable[int]) -> str:
+    return " or ".join(f"{value:,}" for value in sorted(set(values)))
+
+
+def more(table: Table, found: Sequence[Figures]) -> str:
+    """What every block chose, and every run."""
+    return "\n".join(filter(None, [_choices(table, found), f"Every run:\n\n{_every_run(table, found)}" if found else ""]))
+
+
+def pictures(table: Table, found: Sequence[Figures]) -> dict[str, str]:
+    """Shares of paths by block, as the paper's Figure 3 shows what was chosen; none where no run had a choice."""
+    runs = [
+        {**run, "title": _place(table, run["task"], run["network"], "evidence").removesuffix(" by evidence")}
+        for run in chosen(found)
+    ]
+    return {f"{table.name}_choices": choices_picture(runs)} if runs else {}
+
+
+def words(found: Figures) -> str:
+    """Of a run in a line."""
+    figures = f"{100 * found['accuracy']:.2f} %, NLL {found['nll']:.3f}, −log evidence {-found['log_evidence']:.3f} per image"
+    return f"{figures}, {found['seconds']:.0f} s"
+
+
+def _paper(name: str, title: str, about: str, form: Callable[[Cells], str]) -> Paper:
+    table = TABLES[name]
+    return Paper(
+        title,
+        about,
+        table.lists,
+        table.rows,
+        table.run,
+        table.key,
+        lambda found: markdown(table, form, found),
+        words,
+        lambda found: more(table, found),
+        lambda found: pictures(table, found),
+    )
+
+
+PAPERS = {
+    "table1": _paper(
+        "table1",
+        "Layer-wise equivariance, Table 1: digits in quadrants",
+        "Digits of MNIST stand in one quadrant of the image. Which digit is it? And which digit in which quadrant? The second "
+        "cannot be told by a convolutional network.",
+        _table1,
+    ),
+    "table2": _paper(
+        "table2",
+        "Layer-wise equivariance, Table 2: CIFAR-10",
+        "Eleven kinds of layers, by MAP under a fixed prior and by evidence.",
+        _table2,
+    ),
+    "table3": _paper(
+        "table3",
+        "Layer-wise equivariance, Table 3: which symmetry?",
+        "Every layer is a sum of a factored fully connected path, a convolution and a group convolution under quarter turns. "
+        "Shares are of effective parameters per weight, mean (smallest–largest) over blocks.",
+        _table3,
+    ),
+}

@@ -1,0 +1,109 @@
+"""Run folders: every row leaves one, and tables are assembled from whatever folders are there.
+
+A row is finished when its folder holds figures.json, which is written last and at once. So rows can be run in pieces, by
+several processes and on several machines, and copied together.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from symbayes.data.whole import write_whole
+from symbayes.experiments.rows import Figures, Options, Paper
+
+#: In the folder of a run: its figures, or why there are none.
+FIGURES, FAILED = "figures.json", "failed.txt"
+Key = Callable[[Figures], tuple[Any, ...]]
+
+
+def run_folder(out: Path, row: Any) -> Path:
+    """Where a row leaves what it found."""
+    return out / "_".join("all" if value is None else str(value) for value in vars(row).values())
+
+
+def start(folder: Path) -> None:
+    """Make the folder of a run that begins; an older run in it is no longer finished."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (FIGURES, FAILED):
+        (folder / name).unlink(missing_ok=True)
+
+
+def finish(folder: Path, found: Figures) -> None:
+    """Write the figures of a run."""
+    write_whole(folder / FIGURES, json.dumps(found, indent=1) + "\n")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The figures of finished runs, and in words what is wrong with other folders."""
+
+    figures: list[Figures]
+    damaged: list[str]
+
+
+def read_run(folder: Path, key: Key) -> Figures | None:
+    """The figures of a run; None if it is not finished.
+
+    Raises:
+        ValueError: If they are damaged.
+    """
+    path = folder / FIGURES
+    if not path.is_file():
+        return None
+    try:
+        found: Figures = json.loads(path.read_text(encoding="utf-8"))
+        key(found)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}). Run its row again.") from error
+    return found
+
+
+def read_runs(out: Path, key: Key) -> Runs:
+    """All runs in a folder, in order."""
+    figures, damaged = [], []
+    for folder in sorted(out.iterdir()) if out.is_dir() else []:
+        try:
+            found = read_run(folder, key)
+        except ValueError as error:
+            damaged.append(str(error))
+        else:
+            figures += [] if found is None else [found]
+    return Runs(sorted(figures, key=key), damaged)
+
+
+def is_done(folder: Path, options: Options, key: Key) -> bool:
+    """Whether a row is finished, with what is asked for now.
+
+    Raises:
+        ValueError: If its figures are damaged.
+    """
+    found = read_run(folder, key)
+    return found is not None and found.get("asked") == options.asked
+
+
+def merged(path: Path, found: Sequence[Figures], key: Key) -> list[Figures]:
+    """Figures together with those of a file, of which those of the same runs are left out; in order.
+
+    Raises:
+        ValueError: If the file is there and is no list of figures.
+    """
+    known: list[Figures] = []
+    if path.is_file():
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} must hold the figures of earlier runs; it is damaged ({error}). Move it away.") from error
+    new = {key(row) for row in found}
+    return sorted([*(row for row in known if key(row) not in new), *found], key=key)
+
+
+def write_table(path: Path, paper: Paper, found: Sequence[Figures]) -> list[Path]:
+    """Figures as a JSON file, a run on each line, and beside it the table and pictures."""
+    write_whole(path, "[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n")
+    beside = {f"{path.stem}.md": "\n".join(filter(None, [paper.markdown(found), paper.more(found)]))}
+    beside |= {f"{name}.svg": picture for name, picture in paper.pictures(found).items()}
+    for name, content in beside.items():
+        write_whole(path.with_name(name), content)
+    return [path, *(path.with_name(name) for name in beside)]

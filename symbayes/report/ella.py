@@ -1,0 +1,60 @@
+"""What every block of a network chose, as a picture: shares of its paths."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from symbayes.report.page import number
+from symbayes.report.svg import FAINT, Card
+
+#: Short names of paths.
+PATH_NAMES = {
+    "dense": "FC",
+    "factored": "F-FC",
+    "sparse": "S-FC",
+    "conv": "CONV",
+    "sparse_conv": "S-CONV",
+    "gconv": "GCONV",
+}
+#: By how much symmetry a path has: none, shifts, shifts and turns.
+_COLOURS = {
+    "fully connected: no symmetry": "#0072B2",
+    "convolution: shifts": "#E69F00",
+    "group convolution: and turns": "#56B4E9",
+}
+_KINDS = {"dense": 0, "factored": 0, "sparse": 0, "conv": 1, "sparse_conv": 1, "gconv": 2}
+_WIDTH, _LEFT, _TOP, _STEP, _COLUMN, _BAR = 760, 24, 128, 28, 216, 190
+
+
+def choices_picture(runs: Sequence[Mapping[str, Any]]) -> str:
+    """A column of bars for each run, a bar for each block; three runs stand side by side.
+
+    Args:
+        runs: With a `title`, the rows of `symmetries`, `accuracy` and `log_evidence`.
+    """
+    colours = list(_COLOURS.values())
+    by_run = [_blocks(run["symmetries"]) for run in runs]
+    deep = max(len(blocks) for blocks in by_run)
+    band = _STEP * deep + 72
+    card = Card(
+        _WIDTH, _TOP - 24 + band * -(-len(runs) // 3), "Which path does each block use?", "Shares, learned by the evidence"
+    )
+    kinds = sorted({_KINDS[path] for blocks in by_run for shares in blocks.values() for path in shares})
+    card.legend(_LEFT, 86, {list(_COLOURS)[kind]: colours[kind] for kind in kinds})
+    for index, (run, blocks) in enumerate(zip(runs, by_run, strict=True)):
+        top, left = _TOP + band * (index // 3), _LEFT + 62 + (_COLUMN + 10) * (index % 3)
+        card.text(left, top - 10, run["title"], bold=True)
+        for row, (layer, shares) in enumerate(blocks.items()):
+            if index % 3 == 0:
+                card.text(_LEFT, top + 14.5 + _STEP * row, layer.replace("block", "block "))
+            card.shares(left, top + _STEP * row, _BAR, shares, {path: colours[_KINDS[path]] for path in shares})
+        score = f"test {number(100 * run['accuracy'], 1)} %, −log evidence {number(-run['log_evidence'], 2)}"
+        card.text(left, top + _STEP * deep + 12, score, size=12, colour=FAINT)
+    return card.svg()
+
+
+def _blocks(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row["path"] in _KINDS:
+            found.setdefault(row["layer"], {})[row["path"]] = row["share"]
+    return found
