@@ -67,8 +67,7 @@ class ProximalAdam:
             if new is not None:
                 means = self.means[index] if old is None else old.back(self.means[index])
                 self.means[index].copy_(new.into(means))
-            if old is None and new is not None:  # variances as if coordinates were independent
-                self.squares[index].copy_(new.squared().into(self.squares[index]))
+                self.squares[index].copy_(new.variances(old, self.squares[index]))
             if old is not None and new is not None:
                 old.copy_(new)
             else:

@@ -38,10 +38,12 @@ class Rotation:
         rows = rows if self.left is None else self.left @ rows
         return (rows if self.right is None else rows @ self.right.mT).view_as(coordinates)
 
-    def squared(self) -> "Rotation":
-        """What turns variances of independent numbers."""
-        left, right = (None if matrix is None else matrix.square() for matrix in (self.left, self.right))
-        return Rotation(self.shape, left, right)
+    def variances(self, old: "Rotation | None", variances: Tensor) -> Tensor:
+        """Variances in these coordinates, of numbers that are independent in the old ones; those of the weight itself when None."""
+        left = self.left if old is None or old.left is None or self.left is None else old.left.mT @ self.left
+        right = self.right if old is None or old.right is None or self.right is None else old.right.mT @ self.right
+        squared = (None if matrix is None else matrix.square() for matrix in (left, right))
+        return Rotation(self.shape, *squared).into(variances)
 
     def copy_(self, other: "Rotation") -> None:
         """Become another rotation of the same weight."""

@@ -32,7 +32,9 @@ class WeightSteps:
     def __init__(self, problem: Problem, objective: ByCurvature, schedule: Schedule, generator: Generator) -> None:
         self.problem, self.objective, self.schedule = problem, objective, schedule
         parameters = list(weights(problem.model).values())
-        self.optimiser, self.hyper = ProximalAdam(parameters), HyperAdam(problem.model)
+        # In coordinates that turn, squares of gradients are remembered less long.
+        self.optimiser = ProximalAdam(parameters, (0.9, 0.99 if objective.turned else 0.999))
+        self.hyper = HyperAdam(problem.model)
         self.running: RunningCurvature | None = None
         watch, draws = None, torch.Generator(parameters[0].device)
         if objective.running:
