@@ -67,6 +67,11 @@ class RunningCurvature:
             self._means[key].lerp_(value, share.to(value.dtype))
         self._accumulators = accumulators
 
+    @property
+    def is_known(self) -> bool:
+        """Whether a batch was seen."""
+        return self._size > 0
+
     @torch.no_grad()
     def curvature(self, num_data: int) -> BlockCurvature:
         """H of all the data, as the batches that were seen say.
@@ -74,7 +79,7 @@ class RunningCurvature:
         Raises:
             RuntimeError: If none was seen.
         """
-        if not self._size:
+        if not self.is_known:
             raise RuntimeError("No batch was seen yet, so there is no curvature. Add batches first.")
         scale = num_data / self._size
         # A is a mean over rows and needs no scale; all else is multiplied by those of the parts.

@@ -17,9 +17,10 @@ from symbayes.data.augment import FlipCrop
 from symbayes.data.task import Task
 from symbayes.data.whole import write_whole
 from symbayes.experiments.ella_paper import TABLE1, TABLE2, TABLE3, Printed
-from symbayes.experiments.recipes import METHODS, RECIPES, Recipe
+from symbayes.experiments.recipes import METHODS, Recipe, recipe
 from symbayes.experiments.rows import Figures, Options, check_names
 from symbayes.models.allconv import AllConv, allconv
+from symbayes.priors import TensorwisePrior
 from symbayes.report.run import run_page
 from symbayes.training.fit import fit
 from symbayes.training.result import Result
@@ -43,7 +44,7 @@ class Network:
     prior: str = "θ"
     filter_anchors: float = _FOUR
 
-    def build(self, task: Task, width: int, seed: int) -> AllConv:
+    def build(self, task: Task, width: int, seed: int, *, equivariant_stride: bool) -> AllConv:
         """The network for a task."""
         return allconv(
             task,
@@ -51,6 +52,7 @@ class Network:
             width,
             filter_anchors=self.filter_anchors,
             learn_lengthscales=self.prior == "ω",
+            equivariant_stride=equivariant_stride,
             generator=torch.Generator().manual_seed(seed),
         )
 
@@ -141,22 +143,28 @@ class Table:
 
     def run(self, row: Row, whole: Task, options: Options, folder: Path) -> Figures:
         """Train one row and evaluate it on the whole test set; the result is left in the folder."""
-        recipe = RECIPES[self.name][row.method]
-        augment = recipe.augment and row.task.endswith("cifar10")
-        recipe = replace(recipe, epochs=options.epochs or recipe.epochs, augment=augment)
+        usual = recipe(self.name, row.network, row.method)
+        network, photographs = NETWORKS[row.network], row.task.endswith("cifar10")
+        chosen = replace(
+            usual,
+            epochs=options.epochs or usual.epochs,
+            augment=usual.augment and photographs,
+            symmetric_start=usual.symmetric_start and len(network.paths) > 1,
+        )
         width = options.width or self.width
         task = whole if row.size is None else whole.subset(row.size, row.seed)
-        model = NETWORKS[row.network].build(task, width, row.seed).to(options.device)
+        model = network.build(task, width, row.seed, equivariant_stride=not photographs).to(options.device)
         result = fit(
             model,
             task.train,
-            objective=recipe.objective,
-            schedule=Schedule(recipe.epochs, recipe.batch_size, recipe.learning_rate),
-            augment=FlipCrop() if recipe.augment else None,
+            prior=TensorwisePrior(model, symmetric_start=chosen.symmetric_start),
+            objective=chosen.objective,
+            schedule=Schedule(chosen.epochs, chosen.batch_size, chosen.learning_rate),
+            augment=FlipCrop() if chosen.augment else None,
             seed=row.seed,
             progress=options.progress,
         )
-        return {**asdict(row), **figures(result, task), **settings(recipe, width), "weights": save(result, folder)}
+        return {**asdict(row), **figures(result, task), **settings(chosen, width), "weights": save(result, folder)}
 
 
 TABLES = {
@@ -196,6 +204,7 @@ def settings(recipe: Recipe, width: int) -> Figures:
             "learning_rate": recipe.learning_rate,
             "objective": repr(recipe.objective),
             "augment": recipe.augment,
+            "symmetric_start": recipe.symmetric_start,
         },
     }
 

@@ -41,6 +41,8 @@ class RadialBasis(nn.Module):
 
     omega: Float[Tensor, "1"]
     locations: Float[Tensor, "anchor axis"]
+    #: Where the cells are.
+    _cells: Float[Tensor, "cell axis"]
     #: Ψ where nothing of it is learned.
     _fixed: Float[Tensor, "anchor cell"] | None
 
@@ -64,6 +66,7 @@ class RadialBasis(nn.Module):
         self.noise = (LEARNED_NOISE if self.is_learned else 0.0) if noise is None else noise
         _register(self, "omega", torch.tensor([float(omega)]), learn_lengthscale)
         _register(self, "locations", _locations(self.grid, _count(prod(self.grid), anchors)), learn_locations)
+        self.register_buffer("_cells", _cells(self.grid), persistent=False)
         self.register_buffer("_fixed", None, persistent=False)
         self._refresh()
 
@@ -87,21 +90,20 @@ class RadialBasis(nn.Module):
         anchors = self.locations.double()
         kernel = partial(_kernel, omega.double())
         K = kernel(anchors, anchors) + self.noise**2 * torch.eye(len(anchors), dtype=anchors.dtype, device=anchors.device)
-        cells = _cells(self.grid).to(anchors)
-        matrix = torch.cholesky_solve(kernel(anchors, cells), torch.linalg.cholesky(K))
+        root = torch.linalg.cholesky_ex(K).L  # nothing waits for a GPU to say whether K is singular
+        matrix = torch.cholesky_solve(kernel(anchors, self._cells.to(anchors)), root)
         return matrix.to(self.locations.dtype).contiguous()
 
     @torch.no_grad()
     def _refresh(self) -> None:
         if self.is_learned:
             return
-        try:
-            self._fixed = self._at(self.omega)
-        except RuntimeError as error:
+        self._fixed = self._at(self.omega)
+        if not self._fixed.isfinite().all():
             raise ValueError(
                 f"The anchors of a RadialBasis must be apart on the scale of its kernel; with omega={self.omega.item():.3g} "
                 f"and noise={self.noise} their covariance is singular. Use a larger omega, or noise=0.01."
-            ) from error
+            )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RadialBasis":
         # Moved or converted: Ψ is computed again, so that a model made double is as exact as double is.

@@ -39,7 +39,7 @@ class Rotation:
         return (rows if self.right is None else rows @ self.right.mT).view_as(coordinates)
 
     def variances(self, old: "Rotation | None", variances: Tensor) -> Tensor:
-        """Variances in these coordinates, of numbers that are independent in the old ones; those of the weight itself when None."""
+        """Variances in these coordinates of what is independent in the old ones; in those of the weight itself when None."""
         left = self.left if old is None or old.left is None or self.left is None else old.left.mT @ self.left
         right = self.right if old is None or old.right is None or self.right is None else old.right.mT @ self.right
         squared = (None if matrix is None else matrix.square() for matrix in (left, right))

@@ -77,9 +77,9 @@ class WeightSteps:
         return mean
 
     def curvature(self, last: bool, generator: Generator) -> Curvature:
-        """At the weights there are: as collected in passing, or by a pass over all the data, as at the end."""
+        """At the weights there are: as collected in passing; at the end, and where data are few, by a pass over all of them."""
         problem = self.problem
-        if self.running is not None and not last:
+        if self.running is not None and self.running.is_known and not last:
             return self.running.curvature(problem.data.size)
         with torch.no_grad():
             return self.objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
