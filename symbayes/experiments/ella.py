@@ -5,6 +5,7 @@ different symmetry. Test images are never augmented.
 """
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -25,6 +26,8 @@ from symbayes.report.run import run_page
 from symbayes.training.fit import fit
 from symbayes.training.result import Result
 from symbayes.training.schedule import Schedule
+
+_log = logging.getLogger("symbayes")
 
 #: In place of a number of training images: all of them.
 ALL = "all"
@@ -210,7 +213,18 @@ def settings(recipe: Recipe, width: int) -> Figures:
 
 
 def save(result: Result, folder: Path) -> str:
-    """Leave the result in a folder, without its posterior; and without its weights, where they are many. What was done."""
+    """Leave the result in a folder, without its posterior; and without its weights, where they are many. What was done.
+
+    What cannot be written is said, and its figures are not lost with it.
+    """
+    try:
+        return _save(result, folder)
+    except OSError as error:
+        _log.warning("The result could not be left in %s: %s", folder, error)
+        return f"not saved: {error}"
+
+
+def _save(result: Result, folder: Path) -> str:
     size = sum(parameter.numel() for parameter in result.model.parameters())
     if size <= LARGEST_SAVED:
         replace(result, make_posterior=None).save(folder)

@@ -9,6 +9,8 @@ from symbayes.evidence.objective import ByCurvature, Laplace, Map
 METHODS = ("map", "evidence")
 #: Networks of more than a hundred million weights, whose factors of up to 10 240 features take seconds to decompose.
 LARGE = ("fc", "fc+conv")
+#: Networks with a factor of 1 024 features for every channel, which takes as long to decompose as some epochs of training.
+FACTORED = ("f-fc", "f-fc+conv", "s-fc-u", "s-fc+s-conv-u", "s-fc-omega", "s-fc+s-conv-omega", "mixed")
 
 _RULE, _EXACT = Kfac(MonteCarloFisher(), batch_size=1000), Kfac(batch_size=1000)
 _MAP = Map(_RULE, _EXACT, running=10, turned=2)
@@ -29,7 +31,7 @@ class Recipe:
     """
 
     objective: ByCurvature = _EVIDENCE
-    epochs: int = 20
+    epochs: int = 30
     batch_size: int = 250
     learning_rate: float = 1.5e-3
     augment: bool = False
@@ -41,7 +43,7 @@ _RECIPES: dict[str, dict[str, Recipe]] = {
     "table1": {"map": Recipe(_MAP), "evidence": Recipe(_EVIDENCE)},
     "table2": {
         "map": Recipe(_MAP, 100, augment=True),
-        "evidence": Recipe(replace(_EVIDENCE, turned=2, frequency=2), 100, augment=True, symmetric_start=True),
+        "evidence": Recipe(replace(_EVIDENCE, frequency=2), 100, augment=True, symmetric_start=True),
     },
     "table3": {
         "map": Recipe(_MAP, 30, augment=True),
@@ -51,8 +53,15 @@ _RECIPES: dict[str, dict[str, Recipe]] = {
 
 
 def recipe(table: str, network: str, method: str) -> Recipe:
-    """How a row is trained: large networks are decomposed seldom, and their final evidence is by one random column."""
+    """How a row is trained.
+
+    Curvature of many features is decomposed seldom, and the final evidence of large networks is by one random column.
+    """
     usual = _RECIPES[table][method]
+    if network in FACTORED:
+        every = 4 if usual.epochs >= 50 else 2
+        seldom = replace(usual.objective, turned=every)
+        return replace(usual, objective=replace(seldom, frequency=every) if isinstance(seldom, Laplace) else seldom)
     if network not in LARGE:
         return usual
     objective = replace(usual.objective, final_rule=None, turned=0)

@@ -61,7 +61,9 @@ def test_networks_have_the_sizes_that_the_paper_prints(network, size):
     """To within the biases, which some paths have and others do not."""
     task = sb.load("quadrant-digits")
     inputs = task.train[0][:1].expand(1, 3, 16, 16).repeat(1, 1, 2, 2)
-    model = NETWORKS[network].build(Task("cifar10", (inputs, task.train[1][:1]), (inputs, task.train[1][:1]), 10), 10, 0, equivariant_stride=True)
+    model = NETWORKS[network].build(
+        Task("cifar10", (inputs, task.train[1][:1]), (inputs, task.train[1][:1]), 10), 10, 0, equivariant_stride=True
+    )
     assert sum(parameter.numel() for parameter in model.parameters()) == pytest.approx(size, rel=0.01)
 
 
