@@ -102,7 +102,8 @@ class PreconditionedCurvature(LanczosCurvature):
         """
         found = super().effective(precisions)
         blocks = {name: block.effective(precisions[name].detach()) for name, block in self.blocks.items()}
-        ratio = sum(found.values()) / sum(blocks.values())
+        by_blocks = torch.stack(list(blocks.values())).sum()
+        ratio = torch.stack(list(found.values())).sum() / by_blocks.clamp(min=torch.finfo(by_blocks.dtype).tiny)
         few = BELIEVED / len(self.probes)
         return {name: of * (found[name] + few * ratio) / (of + few) for name, of in blocks.items()}
 

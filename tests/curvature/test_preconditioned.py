@@ -131,6 +131,16 @@ def test_a_tensor_that_is_off_keeps_some_effective_parameters(problem):
         assert 0 < gamma < 2 * curvature.blocks[name].effective(off[name])
 
 
+def test_data_that_say_nothing_determine_nothing():
+    model = nn.Linear(4, 3, bias=False).double()
+    data = TensorSource(torch.zeros(5, 4, dtype=torch.float64), torch.arange(5) % 3, torch.device("cpu"))
+    precisions = {"weight": torch.tensor(2.0, dtype=torch.float64)}
+    with torch.no_grad():
+        curvature = Preconditioned(Kfac(), steps=3).curvature(model, data, Categorical())
+        assert_close(float(curvature.log_det(precisions)), 0.0)
+        assert_close(float(curvature.effective(precisions)["weight"]), 0.0)
+
+
 @pytest.mark.parametrize("base", [Kfac(), sb.Ekfac(), sb.Diagonal(), Ggn(joint=False)], ids=str)
 def test_vectors_turn_into_the_eigenbasis_and_back(base, problem):
     model, data, _, _ = problem
