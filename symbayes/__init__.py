@@ -7,6 +7,7 @@ from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Kernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
+from symbayes.curvature.preconditioned import Preconditioned
 from symbayes.curvature.subsets import Subsets
 from symbayes.data.load import load
 from symbayes.data.task import Task
@@ -107,6 +108,7 @@ __all__ = [
     "PathwisePrior",
     "Permutations",
     "Posterior",
+    "Preconditioned",
     "Prediction",
     "Quadratics",
     "RelaxedLayer",

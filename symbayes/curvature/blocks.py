@@ -39,7 +39,7 @@ class Factor:
 
     @cached_property
     def eigenvectors(self) -> Float[Tensor, "block d d"]:
-        """As columns; only EKFAC and tests need them."""
+        """As columns; only EKFAC and preconditioning need them."""
         if self.diagonal:
             return torch.eye(self.matrices.shape[1], dtype=self.matrices.dtype, device=self.matrices.device).expand(
                 len(self.matrices), -1, -1
@@ -48,6 +48,12 @@ class Factor:
 
     def dense(self) -> Float[Tensor, "block d d"]:
         return torch.diag_embed(self.matrices) if self.diagonal else self.matrices
+
+    def turn(self, columns: Float[Tensor, "block d e"], back: bool) -> Float[Tensor, "block d e"]:
+        """Columns into the eigenbasis, or back."""
+        if self.diagonal:
+            return columns
+        return (self.eigenvectors if back else self.eigenvectors.mT) @ columns
 
 
 class Block(ABC):
@@ -61,6 +67,10 @@ class Block(ABC):
     @abstractmethod
     def dense(self) -> Float[Tensor, "p p"]:
         """The whole matrix, in the order of the flattened tensor; for tests."""
+
+    @abstractmethod
+    def turn(self, vector: Float[Tensor, " p"], *, back: bool = False) -> Float[Tensor, " p"]:
+        """Uᵀ v: into the eigenbasis, in the order of the eigenvalues; or U v, back to the order of the flattened tensor."""
 
     def log_det(self, precision: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """log|I + H/δ|."""
@@ -87,6 +97,13 @@ class KroneckerBlock(Block):
     def eigenvalues(self) -> Float[Tensor, " p"]:
         return (self.G.eigenvalues[:, :, None] * self.A.eigenvalues[:, None, :]).flatten()
 
+    def turn(self, vector: Float[Tensor, " p"], *, back: bool = False) -> Float[Tensor, " p"]:
+        d_out, d_in = self.G.matrices.shape[1], self.A.matrices.shape[1]
+        flip = self.transposed
+        W = vector.view(-1, d_in, d_out).mT if flip and not back else vector.view(-1, d_out, d_in)
+        W = self.A.turn(self.G.turn(W, back).mT, back).mT
+        return (W.mT if flip and back else W).flatten()
+
     def dense(self) -> Float[Tensor, "p p"]:
         A, G = self.A.dense(), self.G.dense()
         G = G.expand(len(A), -1, -1)
@@ -109,6 +126,9 @@ class DenseBlock(Block):
     def eigenvalues(self) -> Float[Tensor, " p"]:
         return self.H.eigenvalues.flatten()
 
+    def turn(self, vector: Float[Tensor, " p"], *, back: bool = False) -> Float[Tensor, " p"]:
+        return self.H.turn(vector.view(len(self.H.matrices), -1, 1), back).flatten()
+
     def dense(self) -> Float[Tensor, "p p"]:
         return torch.block_diag(*self.H.dense())
 
@@ -126,6 +146,9 @@ class DiagonalBlock(Block):
     def eigenvalues(self) -> Float[Tensor, " p"]:
         return self.diagonal
 
+    def turn(self, vector: Float[Tensor, " p"], *, back: bool = False) -> Float[Tensor, " p"]:
+        return vector
+
     def dense(self) -> Float[Tensor, "p p"]:
         return torch.diag(self.diagonal)
 
@@ -140,6 +163,9 @@ class EigenBlock(Block):
     @cached_property
     def eigenvalues(self) -> Float[Tensor, " p"]:
         return self.values.flatten()
+
+    def turn(self, vector: Float[Tensor, " p"], *, back: bool = False) -> Float[Tensor, " p"]:
+        return self.basis.turn(vector, back=back)
 
     def dense(self) -> Float[Tensor, "p p"]:
         U_A, U_G = self.basis.A.eigenvectors, self.basis.G.eigenvectors

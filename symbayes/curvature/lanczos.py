@@ -11,6 +11,7 @@ With B = Δ^-½ H Δ^-½ and random signs z, k steps of Lanczos give a k × k tr
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -25,6 +26,7 @@ from symbayes.layers.structure import held, weight_tensors
 from symbayes.likelihoods import Likelihood
 
 Product = Callable[[Float[Tensor, " p"]], Float[Tensor, " p"]]
+Found = TypeVar("Found")
 #: Vectors x and z in the space of weights.
 Pairs = Sequence[tuple[Float[Tensor, " p"], Float[Tensor, " p"]]]
 
@@ -50,121 +52,150 @@ class Lanczos(Rule):
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> "LanczosCurvature":
-        sizes = {name: tensor.size for name, tensor in weight_tensors(model).items()}
-        # As they are now: products are asked for later, when weights and noise may have moved.
-        weights = {name: p.detach().clone() for name, p in model.named_parameters()}
-        frozen = deepcopy(likelihood).requires_grad_(False)
-        example = next(iter(weights.values()))
-        signs = torch.randint(0, 2, (self.probes, sum(sizes.values())), generator=generator)
-        total: Tensor = torch.zeros(())
-        with evaluating(model):
-            for inputs, targets in data.batches(self.batch_size):
-                outputs = functional_call(model, held(model, differentiable=True), (inputs,))
-                total = total + log_likelihood(likelihood, inputs, outputs, targets)
-
-        def product(vector: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-            return ggn_product(model, weights, sizes, data, frozen, vector, self.batch_size)
-
-        @torch.enable_grad()
-        def form_of(pairs: Pairs, inputs: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-            form, outputs = ggn_form(model, sizes, frozen, pairs, inputs)
-            fit = scale * log_likelihood(likelihood, inputs, outputs, targets)
-            return scale * form, fit - scale * form / 2
-
-        def forms(pairs: Pairs, share: float, generator: Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
-            for batch, scale in some_batches(data, self.batch_size, share, generator):
-                yield form_of(pairs, *batch, scale)
-
-        probes = (2.0 * signs - 1).to(example)
-        return LanczosCurvature(product, forms, sizes, probes, self.steps, likelihood.scales(), total, str(self))
+        products = products_of(model, data, likelihood, self.batch_size)
+        return LanczosCurvature(products, products.signs(self.probes, generator), self.steps, str(self))
 
     def __str__(self) -> str:
         return f"full GGN by Lanczos ({self.probes} probe{'s' if self.probes > 1 else ''}, {self.steps} steps)"
 
 
 @dataclass(frozen=True)
-class Solution:
-    """What Lanczos found under some precisions."""
+class Products:
+    """H as a product with vectors, at the weights and the noise that there were, and what comes with it."""
 
-    #: log|I + B| by probe.
-    values: Float[Tensor, " probe"]
-    gamma: dict[str, Float[Tensor, ""]]
-    #: Δ^-½ (I + B)⁻¹ z over the number of probes, and Δ^-½ z: with them tr (I + B)⁻¹ ∂B ≈ Σ xᵀ ∂H z.
-    pairs: Pairs
+    product: Product
+    #: For pairs x and z, a share of the data and what draws them: xᵀ H z and a surrogate, batch by batch.
+    forms: Callable[[Pairs, float, Generator | None], Iterator[tuple[Tensor, Tensor]]]
+    sizes: dict[str, int]
+    scales: Float[Tensor, " k"]
+    log_likelihood: Float[Tensor, ""]
+    #: Any weight, for device and precision.
+    example: Tensor
+
+    def signs(self, count: int, generator: Generator | None) -> Float[Tensor, "probe p"]:
+        """Random vectors with entries ±1."""
+        return (2.0 * torch.randint(0, 2, (count, sum(self.sizes.values())), generator=generator) - 1).to(self.example)
+
+    def spread(self, precisions: Precisions) -> Float[Tensor, " p"]:
+        """δ of every weight."""
+        return torch.cat([precisions[name].detach().to(self.example).expand(size) for name, size in self.sizes.items()])
+
+    def split(self, vector: Float[Tensor, " p"]) -> dict[str, Float[Tensor, " q"]]:
+        """The part of every tensor."""
+        return dict(zip(self.sizes, vector.split(list(self.sizes.values())), strict=True))
+
+
+def products_of(model: nn.Module, data: DataSource, likelihood: Likelihood, batch_size: int) -> Products:
+    """Products with the GGN of a model as it is now, and log p(D | W) from a pass over the data."""
+    sizes = {name: tensor.size for name, tensor in weight_tensors(model).items()}
+    # As they are now: products are asked for later, when weights and noise may have moved.
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    frozen = deepcopy(likelihood).requires_grad_(False)
+    total: Tensor = torch.zeros(())
+    with evaluating(model):
+        for inputs, targets in data.batches(batch_size):
+            outputs = functional_call(model, held(model, differentiable=True), (inputs,))
+            total = total + log_likelihood(likelihood, inputs, outputs, targets)
+
+    def product(vector: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
+        return ggn_product(model, weights, sizes, data, frozen, vector, batch_size)
+
+    @torch.enable_grad()
+    def form_of(pairs: Pairs, inputs: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        form, outputs = ggn_form(model, sizes, frozen, pairs, inputs)
+        fit = scale * log_likelihood(likelihood, inputs, outputs, targets)
+        return scale * form, fit - scale * form / 2
+
+    def forms(pairs: Pairs, share: float, generator: Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch, scale in some_batches(data, batch_size, share, generator):
+            yield form_of(pairs, *batch, scale)
+
+    return Products(product, forms, sizes, likelihood.scales(), total, next(iter(weights.values())))
 
 
 class LanczosCurvature(Curvature):
     """H as a product with vectors; what was last computed is kept, since γ comes with the log-determinant."""
 
-    def __init__(
-        self,
-        product: Product,
-        forms: Callable[[Pairs, float, Generator | None], Iterator[tuple[Tensor, Tensor]]],
-        sizes: dict[str, int],
-        probes: Float[Tensor, "probe p"],
-        steps: int,
-        scales: Float[Tensor, " k"],
-        log_likelihood: Float[Tensor, ""],
-        estimator: str,
-    ) -> None:
-        self.product, self.forms, self.sizes, self.probes, self.steps = product, forms, sizes, probes, steps
-        self.scales, self.log_likelihood, self.estimator = scales, log_likelihood, estimator
-        self._last: tuple[tuple[float, ...], Solution] | None = None
+    def __init__(self, products: Products, probes: Float[Tensor, "probe p"], steps: int, estimator: str) -> None:
+        self.products, self.probes, self.steps = products, probes, steps
+        self.log_likelihood, self.estimator = products.log_likelihood, estimator
+        self._last: dict[str, tuple[tuple[float, ...], Any]] = {}
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
-        solution = self._solve(precisions)
-        value, gamma = solution.values.mean(), solution.gamma
+        value = self.log_dets(precisions).mean()
+        scales = self.products.scales
+        if not torch.is_grad_enabled():
+            return value
+        gamma = self.effective(precisions)
         # ∂ log|I + HΔ⁻¹| / ∂ log δ_l = −γ_l, hung on the value so that autograd finds it.
         for name, precision in precisions.items():
             value = value - gamma[name] * (precision.log() - precision.detach().log())
-        if self.scales.requires_grad:
+        if scales.requires_grad:
             # H ∝ 1/σ² when the noise is shared, so ∂/∂ log σ⁻² is the sum of all γ.
-            if len(self.scales) > 1:
+            if len(scales) > 1:
                 raise ValueError(
-                    "The Lanczos rule is differentiable in a noise that outputs share, not in one for each output. "
+                    "Curvature by products is differentiable in a noise that outputs share, not in one for each output. "
                     "Use Kfac or Ggn to learn it, or freeze log_noise."
                 )
-            scale = self.scales[0]
-            value = value + sum(gamma.values()) * (scale.log() - scale.detach().log())
-        if torch.is_grad_enabled() and self.log_likelihood.requires_grad:  # there may be more than weights to differentiate in
-            for form, _ in self.forms(solution.pairs, 1.0, None):
+            value = value + sum(gamma.values()) * (scales[0].log() - scales[0].detach().log())
+        if self.log_likelihood.requires_grad:  # there may be more than weights to differentiate in
+            for form, _ in self.products.forms(self.pairs(precisions), 1.0, None):
                 value = value + form - form.detach()
         return value
 
     def surrogates(
         self, precisions: Precisions, share: float = 1.0, generator: Generator | None = None
     ) -> Iterator[Float[Tensor, ""]]:
-        for _, surrogate in self.forms(self._solve(precisions).pairs, share, generator):
+        for _, surrogate in self.products.forms(self.pairs(precisions), share, generator):
             yield surrogate
 
     def standard_error(self, precisions: Precisions) -> float:
         """Of the log-determinant, from the spread over probes; nan for a single one."""
-        values = self._solve(precisions).values
+        values = self.log_dets(precisions)
         return float(values.std() / len(values) ** 0.5)
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
-        return self._solve(precisions).gamma
+        # γ_l = P_l − δ_l tr_l (H + Δ)⁻¹
+        held = sum(x.double() * z.double() for x, z in self.pairs(precisions)) * self.products.spread(precisions).double()
+        return {name: (1 - part).sum().clamp(min=0).to(self.probes) for name, part in self.products.split(held).items()}
 
-    def _solve(self, precisions: Precisions) -> "Solution":
-        key = tuple(float(precisions[name].detach()) for name in self.sizes)
-        if self._last is not None and self._last[0] == key:
-            return self._last[1]
-        spread = [precisions[name].detach().to(self.probes).expand(size) for name, size in self.sizes.items()]
-        root = torch.cat(spread).rsqrt()
-        values, spent, pairs = [], torch.zeros_like(root), []
+    def log_dets(self, precisions: Precisions) -> Float[Tensor, " probe"]:
+        """log|I + HΔ⁻¹| as each probe has it."""
+        return self._keep("both", precisions, self._solve)[0]
+
+    def pairs(self, precisions: Precisions) -> Pairs:
+        """Vectors with Σ x zᵀ ≈ (H + Δ)⁻¹."""
+        return self._keep("both", precisions, self._solve)[1]
+
+    def _keep(self, what: str, precisions: Precisions, find: Callable[[Precisions], Found]) -> Found:
+        key = tuple(float(precisions[name].detach()) for name in self.products.sizes)
+        if what not in self._last or self._last[what][0] != key:
+            self._last[what] = (key, find(precisions))
+        found: Found = self._last[what][1]
+        return found
+
+    def _solve(self, precisions: Precisions) -> tuple[Float[Tensor, " probe"], Pairs]:
+        root = self.products.spread(precisions).rsqrt()
+        values, pairs = [], []
         for z in self.probes:
-            Q, T = tridiagonalise(lambda v: root * self.product(root * v), z, self.steps)
-            theta, S = torch.linalg.eigh(T)
-            theta = theta.clamp(min=0)
-            norm = z.norm()
-            values.append((norm**2 * (S[0].square() * theta.log1p()).sum()).to(z))
-            solution = norm * Q.T @ (S @ (S[0] / (1 + theta))).to(Q)
-            spent += z * (z - solution) / len(self.probes)
-            pairs.append((root * solution / len(self.probes), root * z))
-        parts = spent.split(list(self.sizes.values()))
-        gamma = {name: part.sum().clamp(min=0) for name, part in zip(self.sizes, parts, strict=True)}
-        self._last = (key, Solution(torch.stack(values), gamma, pairs))
-        return self._last[1]
+            Q, T = tridiagonalise(lambda v: root * self.products.product(root * v), z, self.steps)
+            identity = torch.eye(len(T), dtype=T.dtype, device=T.device)
+            values.append(quadrature(T + identity, z))
+            pairs.append((root * solution(Q, T + identity, z) / len(self.probes), root * z))
+        return torch.stack(values), pairs
+
+
+def quadrature(T: Float[Tensor, "k k"], start: Float[Tensor, " p"]) -> Float[Tensor, ""]:
+    """zᵀ log(M) z by the tridiagonal matrix that Lanczos made of M, started at z."""
+    theta, S = torch.linalg.eigh(T)
+    tiny = torch.finfo(start.dtype).eps
+    return (start.norm() ** 2 * (S[0].square() * theta.clamp(min=tiny).log()).sum()).to(start)
+
+
+def solution(Q: Float[Tensor, "k p"], T: Float[Tensor, "k k"], start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
+    """M⁻¹ z in the Krylov space: what k steps of conjugate gradients would give."""
+    theta, S = torch.linalg.eigh(T)
+    return start.norm() * Q.T @ (S @ (S[0] / theta.clamp(min=torch.finfo(start.dtype).eps))).to(Q)
 
 
 def tridiagonalise(

@@ -12,6 +12,7 @@ from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Kernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
+from symbayes.curvature.preconditioned import Preconditioned
 from symbayes.curvature.rule import Rule
 from symbayes.curvature.subsets import Subsets
 from symbayes.data.source import TensorSource
@@ -37,6 +38,7 @@ RULES = {
     "kernel": lambda size: Kernel(subset=12, batch_size=size),
     "subsets": lambda size: Subsets(Kfac(batch_size=size), size=12),
     "lanczos": lambda size: Lanczos(probes=2, steps=30, batch_size=size),
+    "preconditioned": lambda size: Preconditioned(Kfac(batch_size=size), steps=8, batch_size=size),
 }
 CPU = torch.device("cpu")
 
@@ -103,7 +105,7 @@ def test_effective_parameters_are_minus_the_derivative_in_log_precision(name, pr
     assert_close(torch.stack([gamma[group] for group in prior.groups]), -slope)
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if name != "lanczos"])
+@pytest.mark.parametrize("name", [name for name in RULES if name not in ("lanczos", "preconditioned")])
 @pytest.mark.parametrize("outputs", [None, 3])
 def test_the_log_determinant_is_differentiable_in_the_noise(name, outputs, problem, generator):
     if "empirical" in name:
@@ -129,16 +131,17 @@ def test_the_log_determinant_is_differentiable_in_the_noise(name, outputs, probl
         assert_close(found[index], wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_lanczos_is_differentiable_in_a_shared_noise_and_says_so_of_others(problem, generator):
+@pytest.mark.parametrize("rule", [Lanczos(4, 200), Preconditioned(Kfac(), 8)], ids=["lanczos", "preconditioned"])
+def test_by_products_it_is_differentiable_in_a_shared_noise_and_says_so_of_others(rule, problem, generator):
     model, inputs = problem
     targets = torch.randn(12, 3, generator=generator, dtype=torch.float64)
     precisions = {n: p.detach() for n, p in TensorwisePrior(model, 2.0).precisions().items()}
     shared = Gaussian(0.5).double()
-    curvature = curvature_of(Lanczos(4, 200), model, inputs, shared, targets)
+    curvature = curvature_of(rule, model, inputs, shared, targets)
     (found,) = torch.autograd.grad(curvature.log_det(precisions), shared.log_noise)
     assert_close(found[0], -2 * sum(curvature.effective(precisions).values()))
     with pytest.raises(ValueError, match="not in one for each output"):
-        curvature_of(Lanczos(), model, inputs, Gaussian(0.5, 3).double(), targets).log_det(precisions)
+        curvature_of(rule, model, inputs, Gaussian(0.5, 3).double(), targets).log_det(precisions)
 
 
 @pytest.mark.parametrize("paths", PATHS)
@@ -161,7 +164,7 @@ def test_blocks_are_those_of_the_exact_ggn(paths, generator):
     for rule in (Ggn(), Kernel(subset=12)):
         assert_close(curvature_of(rule, model, inputs, Categorical(), targets).log_det(precisions), wanted)
     vector = torch.randn(len(H), generator=generator, dtype=H.dtype)
-    product = curvature_of(Lanczos(), model, inputs, Categorical(), targets).product
+    product = curvature_of(Lanczos(), model, inputs, Categorical(), targets).products.product
     assert_close(product(vector), H @ vector)
 
 

@@ -1,0 +1,181 @@
+"""The full GGN by preconditioned products, against the dense one in double precision."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import symbayes as sb
+from symbayes.curvature.ggn import Ggn
+from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.lanczos import Lanczos
+from symbayes.curvature.preconditioned import Preconditioned
+from symbayes.data.source import TensorSource
+from symbayes.layers.conv import ConvPath
+from symbayes.layers.factored import FactoredPath
+from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.likelihoods import Categorical
+from symbayes.priors import TensorwisePrior
+from tests.small import load_few
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """A relaxed network, a little trained, its data, its precisions, and the dense GGN."""
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(40, 2, 4, 4, generator=generator, dtype=torch.float64)
+    targets = torch.arange(40) % 3
+    paths = {
+        "conv": ConvPath(2, 3, (3, 3), stride=2, generator=generator),
+        "factored": FactoredPath((2, 4, 4), (3, 2, 2), generator=generator),
+    }
+    head = nn.Linear(12, 3)
+    nn.init.uniform_(head.weight, -1, 1, generator=generator)
+    nn.init.zeros_(head.bias)
+    model = nn.Sequential(RelaxedLayer(paths, stride=2), nn.Tanh(), nn.Flatten(), head).double()
+    sb.fit(model, (inputs, targets), objective=sb.Map(sb.Diagonal()), epochs=10, progress=False)
+    data = TensorSource(inputs, targets, torch.device("cpu"))
+    prior = TensorwisePrior(model)
+    with torch.no_grad():
+        prior.log_precision.copy_(torch.rand(len(prior.groups), generator=generator) * 4 - 1)
+        precisions = {name: precision.double() for name, precision in prior.precisions().items()}
+        return model, data, precisions, Ggn().curvature(model, data, Categorical())
+
+
+def found_by(rule, problem, seed=0):
+    """Its curvature, with products by the dense matrix: they are compared elsewhere, and there are many here."""
+    model, data, _, dense = problem
+    with torch.no_grad():
+        curvature = rule.curvature(model, data, Categorical(), generator=torch.Generator().manual_seed(seed))
+    curvature.products = replace(curvature.products, product=lambda v: dense.H @ v)
+    return curvature
+
+
+def test_it_is_the_dense_answer_where_the_space_is_whole(problem):
+    _, _, precisions, dense = problem
+    curvature = found_by(Preconditioned(Kfac(), steps=400), problem)
+    wanted = torch.linalg.inv(dense.H + torch.diag(curvature.products.spread(precisions)))
+    ((x, z),) = curvature.pairs(precisions)
+    delta = curvature.products.spread(precisions)
+    assert_close(x, wanted @ (delta * z), rtol=1e-5, atol=1e-7)
+
+
+def test_all_signs_of_a_basis_together_give_every_effective_parameter(problem):
+    """Probes along all axes of the eigenbasis, for which z zᵀ adds up to the identity."""
+    _, _, precisions, dense = problem
+    curvature = found_by(Preconditioned(Kfac(), steps=1), problem)
+    product, S = curvature._scaled(precisions)
+    root = curvature.products.spread(precisions).sqrt()
+    axes = torch.eye(len(S), dtype=S.dtype)
+    M = torch.stack([product(axis) for axis in axes])
+    assert_close(M, M.T, rtol=1e-6, atol=1e-9)
+    spent = 1 - root * S * torch.linalg.inv(M).diagonal() * S * root
+    for name, part in curvature.products.split(spent).items():
+        assert_close(part.sum(), dense.effective(precisions)[name], rtol=1e-6, atol=1e-8)
+    beside = sum(block.log_det(precisions[name]) for name, block in curvature.blocks.items())
+    assert_close(beside + torch.linalg.slogdet(M)[1], dense.log_det(precisions), rtol=1e-8, atol=0)
+
+
+def test_it_is_right_on_average_over_probes(problem):
+    _, _, precisions, dense = problem
+    curvature = found_by(Preconditioned(Kfac(), steps=40, probes=20), problem)
+    error = curvature.standard_error(precisions)
+    assert error < 0.07 * float(dense.log_det(precisions))
+    assert abs(float(curvature.log_det(precisions) - dense.log_det(precisions))) < 4 * error
+    for name, wanted in dense.effective(precisions).items():
+        assert abs(float(curvature.effective(precisions)[name] - wanted)) < 4 * (2 * float(wanted) / 20) ** 0.5 + 0.05
+
+
+def test_the_sum_of_effective_parameters_comes_down_with_steps(problem):
+    _, _, precisions, _ = problem
+    delta = found_by(Preconditioned(Kfac(), 1), problem).products.spread(precisions)
+    sums = []
+    for steps in (1, 3, 10, 30, 60):
+        held = found_by(Preconditioned(Kfac(), steps), problem).pairs(precisions)
+        sums.append(len(delta) - float(sum((delta * x * z).sum() for x, z in held)))
+    assert sums == sorted(sums, reverse=True)
+
+
+@pytest.mark.parametrize("steps", [3, 6])
+def test_blocks_save_the_first_steps(steps, problem):
+    """The error that is left, against what the same probe says in the end; late steps are no better than without blocks."""
+    _, _, precisions, _ = problem
+
+    def error(build):
+        found, final = (float(found_by(build(k), problem).log_det(precisions)) for k in (steps, 100))
+        return abs(found - final)
+
+    assert error(lambda k: Preconditioned(Kfac(), k)) < error(lambda k: Lanczos(1, k))
+
+
+def test_exact_blocks_of_a_network_of_one_tensor_need_a_single_step(generator):
+    model = nn.Linear(4, 3, bias=False).double()
+    inputs = torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    data = TensorSource(inputs, torch.arange(20) % 3, torch.device("cpu"))
+    precisions = {name: precision.detach().double() for name, precision in TensorwisePrior(model, 3.0).precisions().items()}
+    with torch.no_grad():
+        dense = Ggn().curvature(model, data, Categorical())
+        curvature = Preconditioned(Ggn(joint=False), steps=1).curvature(model, data, Categorical())
+    assert_close(curvature.log_det(precisions), dense.log_det(precisions))
+    assert_close(curvature.effective(precisions), dense.effective(precisions))
+
+
+def test_a_tensor_that_is_off_keeps_some_effective_parameters(problem):
+    """Signs alone would say zero or less, and MacKay's update would then switch it on."""
+    _, _, precisions, _ = problem
+    off = {name: precision * 1e6 if "conv" in name else precision for name, precision in precisions.items()}
+    curvature = found_by(Preconditioned(Kfac(), steps=10), problem)
+    for name, gamma in curvature.effective(off).items():
+        assert 0 < gamma < 2 * curvature.blocks[name].effective(off[name])
+
+
+def test_data_that_say_nothing_determine_nothing():
+    model = nn.Linear(4, 3, bias=False).double()
+    data = TensorSource(torch.zeros(5, 4, dtype=torch.float64), torch.arange(5) % 3, torch.device("cpu"))
+    precisions = {"weight": torch.tensor(2.0, dtype=torch.float64)}
+    with torch.no_grad():
+        curvature = Preconditioned(Kfac(), steps=3).curvature(model, data, Categorical())
+        assert_close(float(curvature.log_det(precisions)), 0.0)
+        assert_close(float(curvature.effective(precisions)["weight"]), 0.0)
+
+
+@pytest.mark.parametrize("base", [Kfac(), sb.Ekfac(), sb.Diagonal(), Ggn(joint=False)], ids=str)
+def test_vectors_turn_into_the_eigenbasis_and_back(base, problem):
+    model, data, _, _ = problem
+    with torch.no_grad():
+        blocks = base.curvature(model, data, Categorical()).blocks
+    for block in blocks.values():
+        H = block.dense()
+        vector = torch.randn(len(H), generator=torch.Generator().manual_seed(2), dtype=H.dtype)
+        assert_close(block.turn(block.turn(vector), back=True), vector)
+        assert_close(block.turn(block.eigenvalues * block.turn(vector), back=True), H @ vector, rtol=1e-6, atol=1e-8)
+
+
+def test_embeddings_turn_too(generator):
+    model = nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(6, 2)).double()
+    data = TensorSource(torch.randint(0, 7, (9, 2), generator=generator), torch.arange(9) % 2, torch.device("cpu"))
+    with torch.no_grad():
+        block = Kfac().curvature(model, data, Categorical()).blocks["0.weight"]
+    vector = torch.randn(21, generator=generator, dtype=torch.float64)
+    assert_close(block.turn(block.eigenvalues * block.turn(vector), back=True), block.dense() @ vector)
+    assert_close(block.turn(block.turn(vector), back=True), vector)
+
+
+def test_what_makes_no_sense_is_refused(problem):
+    with pytest.raises(ValueError, match="at least one probe and one step, got 1 and 0"):
+        Preconditioned(steps=0)
+    with pytest.raises(ValueError, match="at least one probe and one step, got 0 and 20"):
+        Preconditioned(probes=0)
+    with pytest.raises(ValueError, match=r"must give blocks, got exact GGN \(full\). Use Kfac"):
+        found_by(Preconditioned(Ggn()), problem)
+
+
+def test_precisions_are_learned_with_it():
+    task = load_few("placed-digits")
+    model = sb.allconv(task, ("factored", "conv"), 1, generator=torch.Generator().manual_seed(0))
+    objective = sb.Laplace(Preconditioned(steps=3), frequency=1, damping=0.5, cool_down=0.2)
+    result = sb.fit(model, task.train, objective=objective, epochs=3, progress=False)
+    assert "preconditioned by KFAC" in str(result.history[-1].evidence.estimator)
+    assert torch.isfinite(result.prior.log_precision).all()
