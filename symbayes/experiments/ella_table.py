@@ -12,6 +12,7 @@ from symbayes.training.symmetries import shares_over_layers
 
 _METHODS = {"map": "MAP", "evidence": "evidence"}
 _NOTHING = "–"
+_EPOCHS = "epochs, MAP / evidence"
 #: Method and figure of the columns of Tables 2 and 3.
 _COLUMNS = {
     "NLL, MAP": ("map", "nll"),
@@ -37,6 +38,11 @@ class Cells:
         printed = getattr(self.table.printed.get((task, network, method)), what, None)
         return ours if printed is None else f"{ours} ({printed:.{digits}f})"
 
+    def epochs(self, task: str, network: str) -> str:
+        """How long it was trained, by each method."""
+        found = [self.runs.get((task, network, method)) for method in METHODS]
+        return " / ".join(str(runs[0]["epochs"]) if runs else _NOTHING for runs in found)
+
     @property
     def missing(self) -> list[str]:
         """Rows without a run, in words."""
@@ -45,7 +51,7 @@ class Cells:
 
 
 def cells(table: Table, found: Sequence[Figures]) -> Cells:
-    """Of every task, the runs on the most training images there are: others are trials."""
+    """Of every task, the runs on the most training images there are, and of these the longest: others are trials."""
     largest: dict[str, int] = {}
     for row in found:
         largest[row["task"]] = max(largest.get(row["task"], 0), row["images"])
@@ -53,7 +59,8 @@ def cells(table: Table, found: Sequence[Figures]) -> Cells:
     for row in found:
         if row["images"] == largest[row["task"]]:
             runs.setdefault((row["task"], row["network"], row["method"]), []).append(row)
-    return Cells(table, runs)
+    longest = {place: max(row["epochs"] for row in of_place) for place, of_place in runs.items()}
+    return Cells(table, {place: [row for row in rows if row["epochs"] == longest[place]] for place, rows in runs.items()})
 
 
 def network_name(network: str) -> str:
@@ -85,8 +92,8 @@ def _table2(of: Cells) -> str:
             sizes = sorted({run["parameters"] for method in METHODS for run in of.runs.get((task, name, method), ())})
             size = " / ".join(f"{value / 1e6:.1f} M" for value in sizes) or _NOTHING
             figures = [of.cell(task, name, *column) for column in _COLUMNS.values()]
-            lines.append([NETWORKS[name].name, NETWORKS[name].prior, size, *figures])
-    return _lines(["layer", "prior on", "parameters", *_COLUMNS], lines)
+            lines.append([NETWORKS[name].name, NETWORKS[name].prior, size, of.epochs(task, name), *figures])
+    return _lines(["layer", "prior on", "parameters", _EPOCHS, *_COLUMNS], lines)
 
 
 def _table3(of: Cells) -> str:
@@ -96,8 +103,9 @@ def _table3(of: Cells) -> str:
         learned = [row for run in of.runs.get((task, network, "evidence"), ()) for row in run["symmetries"]]
         over = shares_over_layers(learned)
         shares = [f"{over.get(path, _NOTHING)} [{printed}]" for path, printed in zip(paths, SHARES[task], strict=True)]
-        lines.append([TASKS[task], *(of.cell(task, network, *column) for column in _COLUMNS.values()), *shares])
-    return _lines(["data", *_COLUMNS, *(f"{PATH_NAMES[path]}, % [paper]" for path in paths)], lines)
+        figures = [of.cell(task, network, *column) for column in _COLUMNS.values()]
+        lines.append([TASKS[task], of.epochs(task, network), *figures, *shares])
+    return _lines(["data", _EPOCHS, *_COLUMNS, *(f"{PATH_NAMES[path]}, % [paper]" for path in paths)], lines)
 
 
 def _every_run(table: Table, found: Sequence[Figures]) -> str:
