@@ -36,7 +36,7 @@ def invoke(*words):
     return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "220"})
 
 
-def a_run(table, network="f-fc+conv", method="evidence", seed=0, task="cifar10", size=None, accuracy=0.84, images=50_000):
+def a_run(table, network="f-fc+conv", method="evidence", seed=0, task="cifar10", size=None, **figures):
     paths = NETWORKS[network].paths
     rows = [
         {
@@ -48,9 +48,9 @@ def a_run(table, network="f-fc+conv", method="evidence", seed=0, task="cifar10",
         for block in range(1, 9)
         for path in paths
     ]
-    found = {"task": task, "network": network, "method": method, "size": size, "seed": seed, "images": images, "nll": 0.5}
-    found |= {"accuracy": accuracy, "log_evidence": -1.25, "estimator": "KFAC", "train_nll": 0.3, "seconds": 90.0, "epochs": 7}
-    return found | {"parameters": 1_771_945, "symmetries": rows, "settings": {"width": 10}}
+    found = {"task": task, "network": network, "method": method, "size": size, "seed": seed, "images": 50_000, "nll": 0.5}
+    found |= {"accuracy": 0.84, "log_evidence": -1.25, "estimator": "KFAC", "train_nll": 0.3, "seconds": 90.0, "epochs": 7}
+    return found | {"parameters": 1_771_945, "symmetries": rows, "settings": {"width": 10}} | figures
 
 
 @pytest.mark.parametrize(
