@@ -14,7 +14,7 @@ FACTORED = ("f-fc", "f-fc+conv", "s-fc-u", "s-fc+s-conv-u", "s-fc-omega", "s-fc+
 
 _RULE, _EXACT = Kfac(MonteCarloFisher(), batch_size=1000), Kfac(batch_size=1000)
 _MAP = Map(_RULE, _EXACT, running=10, turned=2)
-_EVIDENCE = Laplace(_RULE, _EXACT, running=10, turned=2, frequency=1, damping=0.5, burn_in=0.1, cool_down=0.1)
+_EVIDENCE = Laplace.amortised(rule=_RULE, final_rule=_EXACT)
 
 
 @dataclass(frozen=True)
