@@ -68,6 +68,10 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
             "There are table1, table2, table3, invariance, filters, conserved to reproduce, got 'table9'",
         ),
         (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, elbo, map"),
+        (("fit", "digits", "--out", "x"), "There is no task 'digits'; there are placed-digits"),
+        (("fit", "mnist", "--data", "nowhere", "--out", "x"), "'mnist' needs the file"),
+        (("fit", "placed-digits", "--device", "abacus", "--out", "x"), "device must be one that torch can compute on here"),
+        (("fit", "placed-digits", "--paths", "deep", "--out", "x"), "deep"),
         ((*INVARIANCE, "mnist"), "'mnist' needs the file"),
         (
             (*INVARIANCE, "upright-digits", "--sizes", "many"),
