@@ -10,6 +10,7 @@ import typer
 from symbayes.cli.terminal import console
 from symbayes.data.augment import FlipCrop
 from symbayes.data.load import load
+from symbayes.discovery.discover import check_device
 from symbayes.evidence.elbo import Elbo
 from symbayes.evidence.objective import Laplace, Map, Objective
 from symbayes.models.allconv import allconv
@@ -43,8 +44,12 @@ def fit(
     objectives: dict[str, Objective] = {"evidence": Laplace.amortised(), "elbo": Elbo(), "map": Map()}
     if by not in objectives:
         raise typer.BadParameter(f"--by must be one of {', '.join(objectives)}, got {by!r}.")
-    loaded = load(task, data)
-    model = allconv(loaded, paths.split(","), width, group=group, generator=torch.Generator().manual_seed(seed)).to(device)
+    try:
+        check_device(device)
+        loaded = load(task, data)
+        model = allconv(loaded, paths.split(","), width, group=group, generator=torch.Generator().manual_seed(seed)).to(device)
+    except (ValueError, KeyError, OSError) as error:
+        raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
     console.print(str(loaded), highlight=False)
     console.print(model.description, highlight=False)
     # In turned coordinates steps go farther.

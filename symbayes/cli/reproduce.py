@@ -4,6 +4,7 @@ import os
 import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import fields
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,7 +20,7 @@ from symbayes.discovery.discover import check_device
 from symbayes.experiments import provenance
 from symbayes.experiments.papers import PAPERS, assemble, collect, perform
 from symbayes.experiments.rows import Figures, Options, Paper
-from symbayes.experiments.runs import FAILED, is_done, run_folder
+from symbayes.experiments.runs import FAILED, differences, read_run, run_folder
 
 _HELP = (
     "table1, table2, table3: layer-wise equivariance, on MNIST and CIFAR-10. invariance: extents of transformations, against "
@@ -66,9 +67,11 @@ def reproduce(
     lists = _lists(what, paper, given | {"seeds": seeds})
     try:
         check_device(device)
-        todo = list(paper.rows({name: value.split(",") for name, value in lists.items()}))
+        rows_of = paper.rows({name: [word.strip() for word in value.split(",")] for name, value in lists.items()})
+        todo = list(dict.fromkeys(rows_of))
         for name in dict.fromkeys(row.task for row in todo) if paper.reads_files else ():
             check_files(name, data)
+        out.mkdir(parents=True, exist_ok=True)
     except (ValueError, KeyError, OSError) as error:
         raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
     chosen = {"data": "FOLDER" if data else None, "epochs": epochs, "samples": samples, "width": width, "device": device}
@@ -82,8 +85,9 @@ def reproduce(
     options = Options(samples, epochs, width, device, progress=jobs == 1 and console.is_terminal)
     failed = 0
     if resume:
-        todo = list(_unfinished(paper, todo, out, options))
-    for index, (row, found) in enumerate(_performed(what, todo, options, data, out, stamp, jobs), start=1):
+        todo = [row for row in todo if not _is_finished(paper, row, out, options)]
+    attempts = {row: (what, row, options, data, out, stamp, resume) for row in todo}
+    for index, (row, found) in enumerate(_performed(attempts, jobs), start=1):
         failed += isinstance(found, str)
         said = found if isinstance(found, str) else paper.words(found)
         console.print(f"{index}/{len(todo)} {escape(_name(row))}: {escape(said)}", highlight=False, soft_wrap=True)
@@ -109,42 +113,56 @@ def _name(row: Any) -> str:
     return ", ".join(f"seed {value}" if name == "seed" else str(value) for name, value in parts.items() if value is not None)
 
 
-def _unfinished(paper: Paper, todo: list[Any], out: Path, options: Options) -> Iterator[Any]:
-    """Rows that are not finished, or not with these options."""
-    for row in todo:
-        try:
-            done = is_done(run_folder(out, row), options, paper.key)
-        except ValueError as error:
-            console.print(escape(str(error)), highlight=False, soft_wrap=True)
-            done = False
-        if done:
-            console.print(f"{escape(_name(row))}: finished before", highlight=False, soft_wrap=True)
-        else:
-            yield row
+def _is_finished(paper: Paper, row: Any, out: Path, options: Options) -> bool:
+    """Whether a row is finished, as it is asked for; if not so, what is there is said."""
+    try:
+        found = read_run(run_folder(out, row), paper.key)
+    except ValueError as error:
+        console.print(escape(str(error)), highlight=False, soft_wrap=True)
+        return False
+    if found is None:
+        return False
+    changed = differences(found, options, paper.settings(row, options))
+    said = f"finished before with other {', '.join(changed)}; to be run again" if changed else "finished before"
+    console.print(f"{escape(_name(row))}: {said}", highlight=False, soft_wrap=True)
+    return not changed
 
 
-def _performed(
-    what: str, todo: list[Any], options: Options, data: Path | None, out: Path, stamp: Mapping[str, Any], jobs: int
-) -> Iterator[tuple[Any, Figures | str]]:
+def _performed(attempts: Mapping[Any, tuple[Any, ...]], jobs: int) -> Iterator[tuple[Any, Figures | str]]:
     """Rows with their figures, or with what went wrong, as they come."""
     if jobs == 1:
-        for row in todo:
-            yield row, _attempt(what, row, options, data, out, stamp)
+        for row, words in attempts.items():
+            yield row, _attempt(*words)
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
     with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
-        futures = {pool.submit(_attempt, what, row, options, data, out, stamp): row for row in todo}
+        futures = {pool.submit(_attempt, *words): row for row, words in attempts.items()}
         for future in as_completed(futures):
-            yield futures[future], future.result()
+            try:
+                yield futures[future], future.result()
+            except BrokenProcessPool:
+                yield futures[future], "failed: a process was killed, perhaps for want of memory. Use fewer --jobs."
 
 
-def _attempt(what: str, row: Any, options: Options, data: Path | None, out: Path, stamp: Mapping[str, Any]) -> Figures | str:
-    """A row; if it fails others go on, and why it did is left in its folder."""
+def _attempt(
+    what: str, row: Any, options: Options, data: Path | None, out: Path, stamp: Mapping[str, Any], resume: bool
+) -> Figures | str:
+    """A row, unless another process has finished it meanwhile; if it fails others go on, and why is left in its folder."""
+    paper, folder = PAPERS[what], run_folder(out, row)
+    try:
+        found = read_run(folder, paper.key) if resume else None
+    except ValueError:
+        found = None
+    if found is not None and not differences(found, options, paper.settings(row, options)):
+        return found
     try:
         return perform(what, row, options, data, out, stamp)
     except Exception as error:
-        trouble = run_folder(out, row) / FAILED
-        trouble.write_text(traceback.format_exc(), encoding="utf-8")
+        trouble = folder / FAILED
+        try:
+            trouble.write_text(traceback.format_exc(), encoding="utf-8")
+        except OSError:  # there may be no such folder
+            return f"failed: {error}"
         return f"failed: {error} ({trouble})"
 
 

@@ -220,12 +220,15 @@ def _decomposed(
     is_zero = mean <= 1e6 * torch.finfo(matrices.dtype).tiny
     scale = torch.where(is_zero, 1.0, mean)
     unit = torch.where(is_zero, torch.eye(size, dtype=matrices.dtype, device=matrices.device), matrices / scale)
-    for attempt in (unit, unit.double()):
+    for dtype in (matrices.dtype, torch.float64):
+        attempt = unit.to(dtype)
         try:
             if vectors:
                 values, found = torch.linalg.eigh(attempt)
             else:
                 values, found = torch.linalg.eigvalsh(attempt), None
+        except torch.cuda.OutOfMemoryError:  # a RuntimeError as well, which says what it is
+            raise
         except RuntimeError:  # torch.linalg.LinAlgError
             continue
         if values.isfinite().all() and (found is None or _is_orthogonal(found)):

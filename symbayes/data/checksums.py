@@ -35,12 +35,12 @@ def check(content: bytes, path: Path, cure: str) -> None:
 
     Args:
         content: Unpacked.
-        path: Where it was read; its name, without .gz, says what it should be.
+        path: Where it was read; its name, or that without .gz, says what it should be.
         cure: What to do if it is something else.
 
     Raises:
         ValueError: If it is.
     """
-    expected, got = MD5.get(path.name.removesuffix(".gz")), digest(content)
+    expected, got = MD5.get(path.name) or MD5.get(path.name.removesuffix(".gz")), digest(content)
     if expected is not None and got != expected:
         raise ValueError(f"{path} is not the file that was published: its MD5 must be {expected}, got {got}. {cure}")

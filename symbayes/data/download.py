@@ -3,7 +3,9 @@
 import gzip
 import tarfile
 import urllib.request
+import zlib
 from collections.abc import Callable
+from http.client import HTTPException
 from io import BytesIO
 from pathlib import Path
 
@@ -17,8 +19,10 @@ ADDRESSES = {
 }
 _MNIST = [f"{part}-ubyte" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")]
 _CIFAR = [name for name in MD5 if name.endswith(".bin")]
-_CURE = "Try again later; or copy the files from elsewhere."
+_CURE = "Try again later; or give another address, or copy the files from elsewhere."
 _PIECE = 2**18
+#: Seconds without an answer.
+_PATIENCE = 60
 
 #: Called with the name of a file, the bytes that are here, and all there are (0 when that is not known).
 Progress = Callable[[str, int, int], None]
@@ -50,7 +54,7 @@ def download(
         paths = [folder / "MNIST" / "raw" / f"{part}.gz" for part in _MNIST]
         for path in paths:
             if not _whole(path):
-                packed = _fetched(address + path.name, progress)
+                packed = _fetched(f"{address.rstrip('/')}/{path.name}", progress)
                 check(_unpacked(packed, path), path, _CURE)
                 write_whole(path, packed)
         return paths
@@ -81,17 +85,20 @@ def _whole(path: Path) -> bool:
 def _unpacked(packed: bytes, path: Path) -> bytes:
     try:
         return gzip.decompress(packed)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path.name} must be a whole gzipped file; what came is not ({error}). {_CURE}") from error
 
 
 def _fetched(address: str, progress: Progress) -> bytes:
     name = address.rpartition("/")[2]
-    with urllib.request.urlopen(address) as answer:
-        length, parts = int(answer.headers.get("Content-Length") or 0), bytearray()
-        while piece := answer.read(_PIECE):
-            parts += piece
-            progress(name, len(parts), length)
+    try:
+        with urllib.request.urlopen(address, timeout=_PATIENCE) as answer:
+            length, parts = int(answer.headers.get("Content-Length") or 0), bytearray()
+            while piece := answer.read(_PIECE):
+                parts += piece
+                progress(name, len(parts), length)
+    except (OSError, HTTPException) as error:
+        raise OSError(f"{address} could not be read ({error}). {_CURE}") from error
     if length and len(parts) != length:
         raise OSError(f"{address} must give {length} bytes, got {len(parts)}: the connection broke. Try again.")
     return bytes(parts)

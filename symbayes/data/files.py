@@ -2,6 +2,7 @@
 
 import gzip
 import pickle
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -118,7 +119,7 @@ def _read(path: Path, verify: bool) -> bytes:
     if path.suffix == ".gz":
         try:
             raw = gzip.decompress(raw)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{path} must be a whole gzipped file; it is not ({error}). Copy it again.") from error
     if verify:
         check(raw, path, "Copy it again; or read other data of this format by sb.load(name, folder, verify=False).")
@@ -127,11 +128,11 @@ def _read(path: Path, verify: bool) -> bytes:
 
 def _idx(path: Path, magic: int, verify: bool) -> Tensor:
     raw = _read(path, verify)
-    header = np.frombuffer(raw[:4], dtype=">i4")
-    if len(header) != 1 or header[0] != magic:
+    start = 4 + 4 * (magic % 256)
+    if len(raw) < start or int.from_bytes(raw[:4], "big") != magic:
         raise ValueError(f"{path} must begin with the number {magic} of its IDX format; it does not. Copy it again.")
-    shape = np.frombuffer(raw[4 : 4 + 4 * (magic % 256)], dtype=">i4")
-    body = np.frombuffer(raw[4 + 4 * (magic % 256) :], dtype=np.uint8)
+    shape = np.frombuffer(raw[4:start], dtype=">i4")
+    body = np.frombuffer(raw[start:], dtype=np.uint8)
     if len(body) != shape.prod():
         raise ValueError(f"{path} must hold {shape.prod()} values, got {len(body)}: it is truncated. Copy it again.")
     return torch.from_numpy(body.reshape(shape).copy())
@@ -153,7 +154,7 @@ def _unpickled(raw: bytes, path: Path) -> np.ndarray:
         labels, pixels = np.asarray(found[b"labels"], dtype=np.uint8), np.asarray(found[b"data"], dtype=np.uint8)
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise ValueError(
-            f"{path} must hold labels and data of CIFAR-10, and nothing but arrays, lists and names: {error}"
+            f"{path} must hold labels and data of CIFAR-10, and nothing but arrays, lists and names: {error} Copy it again."
         ) from error
     if labels.shape != (_RECORDS,) or pixels.shape != (_RECORDS, _BYTES):
         shapes = f"{labels.shape} and {pixels.shape}"

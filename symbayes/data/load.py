@@ -53,5 +53,7 @@ def _checked(name: str, folder: str | Path | None) -> Path:
     if name not in _FROM_FILES:
         raise KeyError(f"There is no task {name!r}; there are {', '.join([*_EMBEDDED, *_FROM_FILES])}.")
     if folder is None:
-        raise ValueError(f"Task {name!r} is read from files: give the folder that holds them, sb.load({name!r}, folder=...).")
+        raise ValueError(
+            f"Task {name!r} is read from files: give the folder that holds them, sb.load({name!r}, folder=...) or --data."
+        )
     return Path(folder)

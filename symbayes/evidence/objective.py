@@ -125,6 +125,11 @@ class Laplace(ByCurvature):
                 "burn_in and cool_down must be shares of the epochs, at least 0 and together below 1; "
                 f"got {self.burn_in} and {self.cool_down}."
             )
+        if self.keep_best and self.running:
+            raise ValueError(
+                "keep_best compares evidences from passes over all the data; those in passing (running) are of weights that "
+                "have moved on. Use running=0, or keep_best=False."
+            )
         if not 0 < self.damping <= 1:
             raise ValueError(f"damping must lie above 0 and be at most 1 (undamped); got {self.damping}.")
         if self.frequency < 1 or self.hyper_steps < 1 or self.extent_steps < 1:

@@ -19,7 +19,7 @@ from symbayes.data.task import Task
 from symbayes.data.whole import write_whole
 from symbayes.experiments.ella_paper import TABLE1, TABLE2, TABLE3, Printed
 from symbayes.experiments.recipes import METHODS, Recipe, recipe
-from symbayes.experiments.rows import Figures, Options, check_names
+from symbayes.experiments.rows import Figures, Options, check_names, whole_numbers
 from symbayes.models.allconv import AllConv, allconv
 from symbayes.priors import TensorwisePrior
 from symbayes.report.run import run_page
@@ -134,8 +134,8 @@ class Table:
         known = {name: usual.split(",") for name, usual in self.lists.items() if name in ("task", "rows", "methods")}
         check_names(**{what: (lists[what], names) for what, names in known.items()})
         tasks, networks = (lists["rows"], self.networks) if len(self.networks) == 1 else (lists["task"], lists["rows"])
-        sizes = [None if size == ALL else int(size) for size in lists["sizes"]]
-        order = product(tasks, networks, lists["methods"], sizes, map(int, lists["seeds"]))
+        sizes = [None if size == ALL else whole_numbers("sizes", [size])[0] for size in lists["sizes"]]
+        order = product(tasks, networks, lists["methods"], sizes, whole_numbers("seeds", lists["seeds"]))
         return (Row(*parts) for parts in order)
 
     def key(self, found: Figures) -> tuple[Any, ...]:
@@ -144,19 +144,26 @@ class Table:
         task, network = self.tasks.index(found["task"]), self.networks.index(found["network"])
         return task, network, METHODS.index(found["method"]), size, found["seed"]
 
-    def run(self, row: Row, whole: Task, options: Options, folder: Path) -> Figures:
-        """Train one row and evaluate it on the whole test set; the result is left in the folder."""
+    def recipe(self, row: Row, options: Options) -> Recipe:
+        """How a row is trained."""
         usual = recipe(self.name, row.network, row.method)
-        network, photographs = NETWORKS[row.network], row.task.endswith("cifar10")
-        chosen = replace(
+        return replace(
             usual,
             epochs=options.epochs or usual.epochs,
-            augment=usual.augment and photographs,
-            symmetric_start=usual.symmetric_start and len(network.paths) > 1,
+            augment=usual.augment and _is_photographs(row),
+            symmetric_start=usual.symmetric_start and len(NETWORKS[row.network].paths) > 1,
         )
+
+    def settings(self, row: Row, options: Options) -> Figures:
+        """The same, as figures say it."""
+        return settings(self.recipe(row, options), options.width or self.width)
+
+    def run(self, row: Row, whole: Task, options: Options, folder: Path) -> Figures:
+        """Train one row and evaluate it on the whole test set; the result is left in the folder."""
+        chosen, network = self.recipe(row, options), NETWORKS[row.network]
         width = options.width or self.width
         task = whole if row.size is None else whole.subset(row.size, row.seed)
-        model = network.build(task, width, row.seed, equivariant_stride=not photographs).to(options.device)
+        model = network.build(task, width, row.seed, equivariant_stride=not _is_photographs(row)).to(options.device)
         result = fit(
             model,
             task.train,
@@ -167,7 +174,11 @@ class Table:
             seed=row.seed,
             progress=options.progress,
         )
-        return {**asdict(row), **figures(result, task), **settings(chosen, width), "weights": save(result, folder)}
+        return {**asdict(row), **figures(result, task), **self.settings(row, options), "weights": save(result, folder)}
+
+
+def _is_photographs(row: Row) -> bool:
+    return row.task.endswith("cifar10")
 
 
 TABLES = {

@@ -51,7 +51,7 @@ class Cells:
 
 
 def cells(table: Table, found: Sequence[Figures]) -> Cells:
-    """Of every task, the runs on the most training images there are, and of these the longest: others are trials."""
+    """Of every task, the runs on the most training images there are, and of these the widest and longest: others are trials."""
     largest: dict[str, int] = {}
     for row in found:
         largest[row["task"]] = max(largest.get(row["task"], 0), row["images"])
@@ -59,8 +59,12 @@ def cells(table: Table, found: Sequence[Figures]) -> Cells:
     for row in found:
         if row["images"] == largest[row["task"]]:
             runs.setdefault((row["task"], row["network"], row["method"]), []).append(row)
-    longest = {place: max(row["epochs"] for row in of_place) for place, of_place in runs.items()}
-    return Cells(table, {place: [row for row in rows if row["epochs"] == longest[place]] for place, rows in runs.items()})
+    longest = {place: max(map(_length, of_place)) for place, of_place in runs.items()}
+    return Cells(table, {place: [row for row in rows if _length(row) == longest[place]] for place, rows in runs.items()})
+
+
+def _length(run: Figures) -> tuple[int, int]:
+    return run["settings"]["width"], run["epochs"]
 
 
 def network_name(network: str) -> str:
@@ -128,20 +132,18 @@ def _every_run(table: Table, found: Sequence[Figures]) -> str:
     return _lines(headings, lines)
 
 
-def chosen(found: Sequence[Figures]) -> list[Figures]:
-    """The runs by evidence whose layers had a choice: of each task and network that of the first seed on the most images."""
-    best: dict[tuple[str, str], Figures] = {}
-    for row in sorted(found, key=lambda row: (-row["images"], row["seed"])):
-        if row["method"] == "evidence" and len(NETWORKS[row["network"]].paths) > 1:
-            best.setdefault((row["task"], row["network"]), row)
-    order = list(NETWORKS)
-    return sorted(best.values(), key=lambda row: (list(TASKS).index(row["task"]), order.index(row["network"])))
+def chosen(table: Table, found: Sequence[Figures]) -> list[Figures]:
+    """Runs in the table by evidence whose blocks had a choice, of each task and network that of the first seed."""
+    runs = cells(table, found).runs
+    places = [(task, network, "evidence") for task in table.tasks for network in table.networks]
+    had_choice = [place for place in places if place in runs and len(NETWORKS[place[1]].paths) > 1]
+    return [min(runs[place], key=lambda run: run["seed"]) for place in had_choice]
 
 
 def _choices(table: Table, found: Sequence[Figures]) -> str:
     """For each network a line for every block: precision and share of its paths, and which one it chose."""
     parts = []
-    for run in chosen(found):
+    for run in chosen(table, found):
         paths = NETWORKS[run["network"]].paths
         known = table.name == "table2" and run["network"] in CHOICES
         printed, theirs = (PRECISIONS[run["network"]], CHOICES[run["network"]]) if known else ((), ())
@@ -193,7 +195,7 @@ def pictures(table: Table, found: Sequence[Figures]) -> dict[str, str]:
     """Shares of paths by block, as the paper's Figure 3 shows what was chosen; none where no run had a choice."""
     runs = [
         {**run, "title": _place(table, run["task"], run["network"], "evidence").removesuffix(" by evidence")}
-        for run in chosen(found)
+        for run in chosen(table, found)
     ]
     return {f"{table.name}_choices": choices_picture(runs)} if runs else {}
 
@@ -217,6 +219,7 @@ def _paper(name: str, title: str, about: str, form: Callable[[Cells], str]) -> P
         words,
         lambda found: more(table, found),
         lambda found: pictures(table, found),
+        settings=table.settings,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from symbayes.data.transform import Spread
-from symbayes.experiments.filter_vi import LARGEST, LISTS, VERSIONS, group, key, rows, run
+from symbayes.experiments.filter_vi import LARGEST, LISTS, VERSIONS, group, key, rows, run, settings_of
 from symbayes.experiments.rows import Figures, Paper, accuracy_words, spread
 from symbayes.invariance.extents import Extents
 from symbayes.report.filter_vi import picture
@@ -112,4 +112,5 @@ PAPER = Paper(
     markdown,
     accuracy_words,
     pictures=pictures,
+    settings=lambda row, options: {"settings": settings_of(row, options).described()},
 )

@@ -22,7 +22,7 @@ from symbayes.data.task import Pair, Task
 from symbayes.evidence.elbo import Elbo
 from symbayes.evidence.objective import Augerino, Objective
 from symbayes.experiments import lila
-from symbayes.experiments.rows import Figures, Options, check_names
+from symbayes.experiments.rows import Figures, Options, check_names, whole_numbers
 from symbayes.groups.lie import LieGroup
 from symbayes.groups.warp import affine2d
 from symbayes.invariance.filter_bank import FilterBank
@@ -96,6 +96,10 @@ class Settings:
     extent_rate: float = 0.1
     warm_up: float = 0.2
     device: str = "cpu"
+
+    def described(self) -> Figures:
+        """In plain numbers; where it was computed is kept elsewhere."""
+        return {name: value for name, value in asdict(self).items() if name != "device"}
 
     def schedule(self, epochs: int) -> Schedule:
         """For so many epochs."""
@@ -173,7 +177,7 @@ def run_row(row: Row, whole: Task, settings: Settings) -> Figures:
         "extents": last.extents,
         "amounts": dict(zip(bank.orbit.names, bank.orbit.value.tolist(), strict=True)),
         "filters": _filters(model),
-        "settings": {name: value for name, value in asdict(settings).items() if name != "device"},
+        "settings": settings.described(),
         "seconds": last.seconds,
     }
 
@@ -243,14 +247,20 @@ def rows(lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
     for task in lists["task"]:
         known = {"versions": list(VERSIONS[task]), "methods": METHODS, "starts": list(STARTS)}
         check_names(**{what: (lists[what], names) for what, names in known.items()})
-    names = (lists["task"], lists["versions"], map(int, lists["sizes"]), lists["methods"], lists["starts"])
-    return (Row(*parts) for parts in product(*names, map(int, lists["seeds"])))
+    sizes, seeds = (whole_numbers(name, lists[name]) for name in ("sizes", "seeds"))
+    names = (lists["task"], lists["versions"], sizes, lists["methods"], lists["starts"], seeds)
+    return (Row(*parts) for parts in product(*names))
+
+
+def settings_of(row: Row, options: Options) -> Settings:
+    """Those of its task, but for what a command asks for."""
+    given = {name: value for name, value in options.asked.items() if value is not None}
+    return replace(SETTINGS[row.task], device=options.device, **given)
 
 
 def run(row: Row, whole: Task, options: Options, folder: Path) -> Figures:
-    """`run_row` with the settings of its task."""
-    given = {name: value for name, value in options.asked.items() if value is not None}
-    return run_row(row, whole, replace(SETTINGS[row.task], device=options.device, **given))
+    """`run_row` with these settings."""
+    return run_row(row, whole, settings_of(row, options))
 
 
 _LISTS = {

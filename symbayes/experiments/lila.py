@@ -18,7 +18,7 @@ from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.task import Task
 from symbayes.evidence.objective import Augerino, Laplace, Map, Objective
-from symbayes.experiments.rows import Figures, Options, Paper, accuracy_words, check_names, spread
+from symbayes.experiments.rows import Figures, Options, Paper, accuracy_words, check_names, spread, whole_numbers
 from symbayes.groups.warp import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.models.lila import lenet, residual
@@ -162,7 +162,7 @@ def _mean(runs: list[dict[str, Any]], what: str) -> float:
 
 
 def _rows(lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
-    sizes, seeds = ([int(number) for number in lists[name]] for name in ("sizes", "seeds"))
+    sizes, seeds = (whole_numbers(name, lists[name]) for name in ("sizes", "seeds"))
     found = [rows(task, lists["versions"], sizes, lists["methods"], seeds) for task in lists["task"]]
     return chain.from_iterable(found)
 

@@ -22,7 +22,7 @@ from symbayes.dynamics.simulate import simulate
 from symbayes.dynamics.systems import TESTS, Start
 from symbayes.dynamics.systems import system as by_name
 from symbayes.dynamics.trajectories import Trajectories
-from symbayes.experiments.rows import Figures, Options, Paper, check_names
+from symbayes.experiments.rows import Figures, Options, Paper, check_names, whole_numbers
 from symbayes.training.record import Record
 
 PLAIN, LEARNED, ORACLE = "plain", "learned", "oracle"
@@ -109,8 +109,8 @@ def rows(lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
         ValueError: If there is no setting for one, or no such method.
     """
     check_names(task=(lists["task"], tuple(SETTINGS)), methods=(lists["methods"], METHODS))
-    sizes = [None if size == USUAL else int(size) for size in lists["sizes"]]
-    order = product(lists["task"], sizes, map(int, lists["seeds"]), lists["methods"])
+    sizes = [None if size == USUAL else whole_numbers("sizes", [size])[0] for size in lists["sizes"]]
+    order = product(lists["task"], sizes, whole_numbers("seeds", lists["seeds"]), lists["methods"])
     return (Row(system, method, seed, size) for system, size, seed, method in order)
 
 

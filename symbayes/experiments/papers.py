@@ -54,9 +54,11 @@ def collect(what: str, out: Path, docs: Path) -> tuple[list[Figures], list[Path]
         The figures that are kept of this experiment, the files that were written, and what is damaged.
 
     Raises:
-        ValueError: If the file of earlier figures is damaged.
+        ValueError: If there is no folder of runs, or the file of earlier figures is damaged.
     """
     paper, path = PAPERS[what], docs / "results" / f"{what}.json"
+    if not out.is_dir():
+        raise ValueError(f"{out} must be a folder of runs, which are to be collected; it is not there. Name theirs by --out.")
     runs = read_runs(out, paper.key)
     figures = merged(path, runs.figures, paper.key)
     written = write_table(path, paper, figures)

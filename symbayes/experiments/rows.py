@@ -50,6 +50,7 @@ class Paper:
         more: What else there is to say, beneath the table in a file; markdown, too.
         pictures: By name, SVG from all figures there are.
         reads_files: Whether tasks are data sets, to be loaded by name.
+        settings: How a row is trained now, as its figures say it: a run that was trained otherwise is another run.
     """
 
     title: str
@@ -63,6 +64,7 @@ class Paper:
     more: Callable[[Sequence[Figures]], str] = lambda found: ""
     pictures: Callable[[Sequence[Figures]], dict[str, str]] = lambda found: {}
     reads_files: bool = True
+    settings: Callable[[Any, Options], Figures] = lambda row, options: {}
 
 
 def accuracy_words(found: Figures) -> str:
@@ -75,6 +77,18 @@ def spread(values: Sequence[float], digits: int) -> str:
     """The mean, and the standard deviation where there are several."""
     around = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{mean(values):.{digits}f}{around}"
+
+
+def whole_numbers(what: str, words: Sequence[str]) -> list[int]:
+    """Numbers of a list.
+
+    Raises:
+        ValueError: Naming the first that is none.
+    """
+    for word in words:
+        if not word.strip().isdecimal():
+            raise ValueError(f"{what} must be whole numbers, with commas between them; got {word!r}.")
+    return [int(word) for word in words]
 
 
 def check_names(**asked: tuple[Sequence[str], Sequence[str]]) -> None:

@@ -56,7 +56,10 @@ def read_run(folder: Path, key: Key) -> Figures | None:
         found: Figures = json.loads(path.read_text(encoding="utf-8"))
         key(found)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}). Run its row again.") from error
+        raise ValueError(
+            f"{path} is damaged, or of another experiment ({type(error).__name__}: {error}). Run its row again, or give every "
+            "experiment a folder of its own."
+        ) from error
     return found
 
 
@@ -73,14 +76,11 @@ def read_runs(out: Path, key: Key) -> Runs:
     return Runs(sorted(figures, key=key), damaged)
 
 
-def is_done(folder: Path, options: Options, key: Key) -> bool:
-    """Whether a row is finished, with what is asked for now.
-
-    Raises:
-        ValueError: If its figures are damaged.
-    """
-    found = read_run(folder, key)
-    return found is not None and found.get("asked") == options.asked
+def differences(found: Figures, options: Options, settings: Figures) -> list[str]:
+    """In what a finished row is not as it is asked for now: what the command says, and how it would be trained."""
+    asked = [name for name, value in options.asked.items() if found.get("asked", {}).get(name) != value]
+    trained = [name for name, value in settings.items() if found.get(name) != value]
+    return list(dict.fromkeys([*asked, *trained]))
 
 
 def merged(path: Path, found: Sequence[Figures], key: Key) -> list[Figures]:
@@ -93,10 +93,12 @@ def merged(path: Path, found: Sequence[Figures], key: Key) -> list[Figures]:
     if path.is_file():
         try:
             known = json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} must hold the figures of earlier runs; it is damaged ({error}). Move it away.") from error
-    new = {key(row) for row in found}
-    return sorted([*(row for row in known if key(row) not in new), *found], key=key)
+            known = [row for row in known if key(row) not in {key(row) for row in found}]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path} must hold the figures of earlier runs; it is damaged ({type(error).__name__}: {error}). Move it away."
+            ) from error
+    return sorted([*known, *found], key=key)
 
 
 def write_table(path: Path, paper: Paper, found: Sequence[Figures]) -> list[Path]:

@@ -90,8 +90,9 @@ class RadialBasis(nn.Module):
         anchors = self.locations.double()
         kernel = partial(_kernel, omega.double())
         K = kernel(anchors, anchors) + self.noise**2 * torch.eye(len(anchors), dtype=anchors.dtype, device=anchors.device)
-        root = torch.linalg.cholesky_ex(K).L  # nothing waits for a GPU to say whether K is singular
+        root, trouble = torch.linalg.cholesky_ex(K)  # nothing waits for a GPU to say whether K is singular
         matrix = torch.cholesky_solve(kernel(anchors, self._cells.to(anchors)), root)
+        matrix = matrix.where(trouble == 0, torch.nan)  # half a root is finite, and wrong
         return matrix.to(self.locations.dtype).contiguous()
 
     @torch.no_grad()
@@ -108,6 +109,7 @@ class RadialBasis(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RadialBasis":
         # Moved or converted: Ψ is computed again, so that a model made double is as exact as double is.
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._cells.copy_(_cells(self.grid))  # known whatever was done to memory (`to_empty`)
         self._fixed = None
         # Values may not be there yet (`to_empty`); then Ψ is computed when they are loaded, or when it is used.
         with suppress(ValueError):

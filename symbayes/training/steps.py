@@ -6,6 +6,7 @@ many replays and a single wait.
 """
 
 import logging
+import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -134,9 +135,16 @@ class CapturedSteps(Steps):
         if work in self._graphs:
             self._graphs[work].replay()
             return
+        if not self.settled():
+            work()
+            return
+        before = _drawn_on_the_host()
         work()
-        if self.settled():
+        if _drawn_on_the_host() == before:
             self._capture(work)
+            return
+        _log.warning("The model draws random numbers on the host, which a CUDA graph would repeat: no step is captured.")
+        self.settled = lambda: False
 
     def _capture(self, work: Callable[[], None]) -> None:
         graph = torch.cuda.CUDAGraph()
@@ -151,6 +159,11 @@ class CapturedSteps(Steps):
             self.settled = lambda: False
             return
         self._graphs[work] = graph
+
+
+def _drawn_on_the_host() -> tuple[object, ...]:
+    """Where the generators of the host are."""
+    return random.getstate(), torch.get_rng_state().numpy().tobytes()
 
 
 def steps_for(

@@ -70,6 +70,38 @@ def test_mnist_is_downloaded_once_and_whole(tmp_path, monkeypatch):
     assert [path.name for path in sorted(paths[0].parent.iterdir())] == sorted(path.name for path in paths)
 
 
+def test_a_file_whose_middle_is_damaged_is_refused_and_fetched_again(tmp_path, monkeypatch):
+    written = write_mnist(tmp_path / "there")
+    monkeypatch.setattr(checksums, "MD5", {name: digest(content) for name, content in written.items()})
+    address = (tmp_path / "there").as_uri()  # without a stroke at the end
+    path = download("mnist", tmp_path / "here", address=address)[0]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:40] + bytes(20) + whole[60:])
+    with pytest.raises(ValueError, match=r"must be a whole gzipped file; it is not .* Copy it again"):
+        load("mnist", tmp_path / "here")
+    download("mnist", tmp_path / "here", address=address)
+    assert path.read_bytes() == whole
+
+
+def test_an_idx_file_that_is_cut_in_its_head_is_refused(tmp_path):
+    write_mnist(tmp_path, packed=False)
+    path = tmp_path / "train-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:6])
+    with pytest.raises(ValueError, match="must begin with the number 2051 of its IDX format"):
+        load("mnist", tmp_path, verify=False)
+
+
+def test_an_archive_that_is_something_else_is_refused(tmp_path):
+    (tmp_path / "page.html").write_text("<h1>Not found</h1>")
+    with pytest.raises(ValueError, match=r"its MD5 must be c32a1d4a.*give another address"):
+        download("cifar10", tmp_path / "here", address=(tmp_path / "page.html").as_uri())
+
+
+def test_an_address_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(OSError, match=r"nowhere/train-images-idx3-ubyte.gz could not be read .* Try again later"):
+        download("mnist", tmp_path / "here", address=(tmp_path / "nowhere").as_uri())
+
+
 def test_a_download_that_is_not_the_original_leaves_nothing(tmp_path):
     write_mnist(tmp_path / "there")
     words = ["download", "mnist", "--to", str(tmp_path / "here"), "--address", (tmp_path / "there").as_uri() + "/"]

@@ -155,9 +155,17 @@ def test_trials_on_fewer_images_or_for_fewer_epochs_do_not_enter_the_table():
         a_run("table2", accuracy=0.5, size=100, images=100),
         a_run("table2", accuracy=0.84),
         a_run("table2", accuracy=0.6, seed=1, epochs=2),
+        a_run("table2", accuracy=0.6, seed=2, epochs=70, settings={"width": 1}),
     ]
     assert "84.00 (83.92)" in PAPERS["table2"].markdown(sorted(runs, key=PAPERS["table2"].key))
     assert "50.00" in PAPERS["table2"].markdown(runs[:1])
+
+
+def test_what_was_learned_is_that_of_a_run_in_the_table():
+    runs = [a_run("table2", accuracy=0.5, epochs=2), a_run("table2", seed=1, accuracy=0.84)]
+    assert "84.00 (83.92)" in PAPERS["table2"].markdown(runs)
+    assert "What F-FC+CONV by evidence learned (seed 1)" in PAPERS["table2"].more(runs)
+    assert "test 84.0 %" in PAPERS["table2"].pictures(runs)["table2_choices"]
 
 
 def test_a_table_without_runs_says_so():

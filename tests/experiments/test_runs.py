@@ -1,15 +1,20 @@
 """Run folders: what is finished, damaged or missing, and tables assembled from what is there."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
+from symbayes.cli import reproduce
 from symbayes.cli.app import app
-from symbayes.experiments import papers, provenance
+from symbayes.experiments import ella, filter_vi, papers, provenance
 from symbayes.experiments.papers import assemble, collect
+from symbayes.experiments.recipes import Recipe
 from symbayes.experiments.rows import Options, spread
-from symbayes.experiments.runs import FIGURES, finish, is_done, read_runs, run_folder, start
+from symbayes.experiments.runs import FIGURES, differences, finish, merged, read_run, read_runs, run_folder, start
 
 FILTERS = ("reproduce", "filters", "--methods", "likelihood", "--versions", "plain", "--sizes", "30", "--samples", "2")
 SHORT = (*FILTERS, "--epochs", "1", "--width", "4", "--starts", "small,turned")
@@ -46,18 +51,83 @@ def test_finished_rows_are_skipped_and_damaged_ones_run_again(out):
     before = turned.stat().st_mtime_ns
     result = invoke(*SHORT, "--out", out, "--resume", "--commit", "def5678")
     assert result.exit_code == 0, result.output
-    assert f"{small} is damaged" in result.output.replace("\n", "")
+    assert f"{small} is damaged, or of another experiment" in result.output.replace("\n", "")
     assert "turned, seed 0: finished before" in result.output
     assert turned.stat().st_mtime_ns == before
     assert json.loads(small.read_text())["commit"] == "def5678"
 
 
 def test_rows_that_were_run_otherwise_are_not_finished(out):
-    folder = out / folders(out)[0]
     key = papers.PAPERS["filters"].key
-    assert is_done(folder, Options(samples=2, epochs=1, width=4, device="cuda"), key)
-    assert not is_done(folder, Options(samples=2, epochs=2, width=4), key)
-    assert not is_done(out / "nowhere", Options(), key)
+    found = read_run(out / folders(out)[0], key)
+    assert differences(found, Options(samples=2, epochs=1, width=4, device="cuda"), {}) == []
+    assert differences(found, Options(samples=2, epochs=2, width=4), {}) == ["epochs"]
+    assert read_run(out / "nowhere", key) is None
+
+
+def test_rows_that_would_be_trained_otherwise_now_are_run_again(out, monkeypatch):
+    turned = out / folders(out)[1] / FIGURES
+    assert json.loads(turned.read_text())["settings"]["batch_size"] == 100
+    changed = replace(filter_vi.SETTINGS["upright-digits"], batch_size=15)
+    monkeypatch.setitem(filter_vi.SETTINGS, "upright-digits", changed)
+    result = invoke(*SHORT[:-1], "turned", "--out", out, "--resume", "--commit", "abc1234")
+    assert "turned, seed 0: finished before with other settings; to be run again" in result.output
+    assert json.loads(turned.read_text())["settings"]["batch_size"] == 15
+
+
+def test_rows_of_tables_keep_how_they_are_trained(monkeypatch):
+    table = ella.TABLES["table2"]
+    row = ella.Row("cifar10", "conv", "evidence", None, 0)
+    found = {"asked": Options().asked, **json.loads(json.dumps(table.settings(row, Options())))}
+    assert differences(found, Options(), table.settings(row, Options())) == []
+    monkeypatch.setattr(ella, "recipe", lambda *place: Recipe(epochs=7))
+    assert differences(found, Options(), table.settings(row, Options())) == ["epochs", "settings"]
+
+
+def test_rows_that_another_process_finished_meanwhile_are_not_run_again(out, monkeypatch):
+    monkeypatch.setattr(reproduce, "_is_finished", lambda *parts: False)
+    before = (out / folders(out)[0] / FIGURES).stat().st_mtime_ns
+    result = invoke(*SHORT[:-1], "small", "--out", out, "--resume")
+    assert result.exit_code == 0, result.output
+    assert (out / folders(out)[0] / FIGURES).stat().st_mtime_ns == before
+
+
+def test_rows_that_are_named_twice_are_run_once(out):
+    result = invoke(*SHORT[:-1], "small, small", "--out", out, "--resume")
+    assert result.output.count("finished before") == 1
+
+
+def test_a_process_that_is_killed_fails_its_rows_and_no_more(monkeypatch):
+    class Broken(ThreadPoolExecutor):
+        def __init__(self, jobs, *_):
+            super().__init__(jobs)
+
+    def killed(row):
+        raise BrokenProcessPool("A process in the process pool was terminated abruptly")
+
+    monkeypatch.setattr(reproduce, "ProcessPoolExecutor", Broken)
+    monkeypatch.setattr(reproduce, "_attempt", killed)
+    found = dict(reproduce._performed({"a": ("a",), "b": ("b",)}, jobs=2))
+    assert set(found) == {"a", "b"}
+    assert "Use fewer --jobs" in found["a"]
+
+
+def test_a_folder_of_runs_that_is_none_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    result = invoke(*SHORT, "--out", tmp_path / "file")
+    assert result.exit_code == 2
+    assert "File exists" in result.output
+    result = invoke("reproduce", "filters", "--out", tmp_path / "nowhere", "--collect", tmp_path / "docs")
+    assert result.exit_code == 2
+    assert "must be a folder of runs" in result.output
+    assert not (tmp_path / "docs").exists()
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}', "[1]", "[", '[{"task": "unknown"}]'])
+def test_a_file_of_earlier_figures_that_is_something_else_is_refused(content, tmp_path):
+    (tmp_path / "filters.json").write_text(content)
+    with pytest.raises(ValueError, match=r"(?s)must hold the figures of earlier runs; it is damaged .* Move it away"):
+        merged(tmp_path / "filters.json", [], papers.PAPERS["filters"].key)
 
 
 def test_a_row_that_fails_leaves_the_others_alone(out, tmp_path):

@@ -109,6 +109,7 @@ def test_a_single_cell_has_no_shape_to_learn():
         (lambda: RadialBasis((3, 3), 0), "at most the 9 cells, got 0"),
         (lambda: RadialBasis((3, 3), 1.5), "share of the cells must lie above 0 and be at most 1, got 1.5"),
         (lambda: RadialBasis((3, 3), omega=0.0), "with omega=0 and noise=0.0 their covariance is singular"),
+        (lambda: RadialBasis((8, 8), omega=0.1), "with omega=0.1 and noise=0.0 their covariance is singular"),
     ],
 )
 def test_what_cannot_be_is_refused(build, message):
