@@ -9,6 +9,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.preconditioned import Preconditioned
 from symbayes.curvature.subsets import Subsets
+from symbayes.data.augment import FlipCrop
 from symbayes.data.load import load
 from symbayes.data.task import Task
 from symbayes.discovery.discover import discover
@@ -80,6 +81,7 @@ __all__ = [
     "ExactFisher",
     "FactoredPath",
     "FilterBank",
+    "FlipCrop",
     "FullCovariance",
     "Gaussian",
     "Ggn",
