@@ -47,11 +47,14 @@ def test_turning_changes_no_weight_and_carries_the_gradients_over(generator):
     before = [weight.detach().clone() for weight in weights]
     mean, squares = optimiser.means[0].clone(), optimiser.squares[0].clone()
     first, second = turn_of(generator), turn_of(generator)
+    old = torch.eye(12, dtype=torch.float64)
     for R in (first, second):
         optimiser.turn([Rotation(R.shape, R.left.clone(), R.right.clone()), None])
         assert_close(R.back(optimiser.means[0]), mean)  # the same vector
-        assert_close(optimiser.squares[0].sum(), squares.sum())
-        assert (optimiser.squares[0] > 0).all()
+        new = torch.kron(R.left[0].T.contiguous(), R.right[0].T.contiguous())
+        squares = (new @ old.T).square() @ squares.flatten()  # variances of what is independent in the old coordinates
+        assert_close(optimiser.squares[0].flatten(), squares)
+        old = new
         assert_close(weights[0].detach(), before[0], rtol=0, atol=0)
     assert_close(optimiser.rotations[0].into(mean), second.into(mean), rtol=0, atol=0)
     optimiser.turn([None, None])  # as before
