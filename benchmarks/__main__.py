@@ -1,4 +1,4 @@
-"""Measure and print: `python -m benchmarks [--out benchmarks.json] [--quick]`.
+"""Measure and print: `python -m benchmarks [--out benchmarks.json] [--quick] [--only training]`.
 
 Costs are in gradients: one pass over the data, forward and backward, for the gradient of the mean cross-entropy.
 """
@@ -9,7 +9,9 @@ import platform
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,15 @@ from benchmarks.invariance import SAMPLES, measure_invariance
 from benchmarks.memory import peak_memory
 from benchmarks.networks import NETWORKS
 from benchmarks.symmetrised import AVERAGED, measure_symmetrised
-from benchmarks.timing import interleaved
+from benchmarks.timing import Timing, interleaved
+from benchmarks.training import PARTS as PARTS_OF_TRAINING
+from benchmarks.training import SCHEDULES, measure_training
 from benchmarks.variational import CASES, measure_variational
 
 #: The most that our factors may cost, in gradients; the factored path, in products; averages, in plain steps on as many states.
 TARGETS = {"exact": 5.0, "Monte-Carlo": 2.0, "factored": 2.0, "symmetrised": 1.3}
+#: What `measure_*` below give: figures, and tables of them.
+Measured = tuple[dict[str, Any], list[Table]]
 #: Of networks that curvlinops cannot read; there is nothing to compare on these.
 OURS_ONLY = {"allconv-paths"}
 
@@ -43,9 +49,16 @@ class Settings:
     repeats: int = 9
     factored_repeats: int = 15
     states: int = 100
+    training_width: int = 6
+    training_steps: int = 40
+    training_batch_size: int = 128
+    training_repeats: int = 3
 
 
-QUICK = Settings(size=100, batch_size=50, repeats=3, factored_repeats=3, states=10)
+QUICK = Settings(
+    size=100, batch_size=50, repeats=3, factored_repeats=3, states=10,
+    training_width=1, training_steps=20, training_batch_size=20, training_repeats=1,
+)  # fmt: skip
 
 
 def main() -> None:
@@ -53,27 +66,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("benchmarks.json"), help="where to write the figures")
     parser.add_argument("--quick", action="store_true", help="few data and repeats, to see that everything runs")
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="what to measure, when not everything")
     arguments = parser.parse_args()
     settings = QUICK if arguments.quick else Settings()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="curvlinops|backpack")
     console = Console(width=None if sys.stdout.isatty() else 120)
 
-    figures: dict[str, Any] = {"about": about(), "settings": asdict(settings), "curvature": {}}
-    for name, network in NETWORKS.items():
-        figures["curvature"][name] = found = measure_network(name, settings)
-        console.print(curvature_table(network.title, found))
-    figures["factored"] = measure_factored_paths(settings)
-    console.print(factored_table(figures["factored"]))
-    found = measure_invariance(settings.size, settings.batch_size, settings.repeats)
-    figures["invariance"] = {case: asdict(timing) for case, timing in found.items()}
-    console.print(invariance_table(figures["invariance"]))
-    steps = measure_variational(settings.batch_size, settings.repeats)
-    figures["variational"] = {name: {case: asdict(t) for case, t in found.items()} for name, found in steps.items()}
-    console.print(variational_table(figures["variational"]))
-    averaged = measure_symmetrised(settings.states, settings.repeats)
-    figures["symmetrised"] = {case: asdict(timing) for case, timing in averaged.items()}
-    console.print(symmetrised_table(figures["symmetrised"]))
+    figures: dict[str, Any] = {"about": about(), "settings": asdict(settings)}
+    for name in arguments.only or PARTS:
+        figures[name], tables = PARTS[name](settings)
+        for table in tables:
+            console.print(table)
     arguments.out.write_text(json.dumps(figures, indent=2) + "\n")
     console.print(f"Written to {arguments.out}.")
 
@@ -89,6 +93,12 @@ def about() -> dict[str, Any]:
         "time": "of the processor, in seconds; quartiles of interleaved repeats",
         "memory": "peak resident set of a fresh process, less that before the case, in bytes",
     }
+
+
+def measure_networks(settings: Settings) -> Measured:
+    """Curvature, on every network."""
+    found = {name: measure_network(name, settings) for name in NETWORKS}
+    return found, [curvature_table(NETWORKS[name].title, figures) for name, figures in found.items()]
 
 
 def measure_network(name: str, settings: Settings) -> dict[str, Any]:
@@ -116,6 +126,12 @@ def measure_factored_paths(settings: Settings) -> dict[str, Any]:
         found[block]["cases"] = {case: asdict(timing) for case, timing in timings.items()}
     ratio = sum(block["path"] for block in found.values()) / sum(block["bound"] for block in found.values())
     return {"blocks": found, "ratio": ratio, "target": TARGETS["factored"]}
+
+
+def measure_rest(measure: Callable[[Settings], Any], table: Callable[[Any], Table], settings: Settings) -> Measured:
+    """What has one table."""
+    found = _plain(measure(settings))
+    return found, [table(found)]
 
 
 def curvature_table(title: str, found: dict[str, Any]) -> Table:
@@ -183,6 +199,29 @@ def symmetrised_table(found: dict[str, Any]) -> Table:
     return table
 
 
+def training_table(found: dict[str, Any]) -> Table:
+    """What an epoch of every schedule costs, and its parts."""
+    table = Table(title="Training with learned symmetries, an epoch in epochs of MAP", title_justify="left")
+    for column in ("schedule", *found):
+        table.add_column(column, justify="left" if column == "schedule" else "right")
+    for case in SCHEDULES:
+        table.add_row(case, *(_gradients(figures["epochs"][case]) for figures in found.values()))
+    table.add_section()
+    for part in PARTS_OF_TRAINING[1:]:
+        table.add_row(f"{part}, in steps", *(_gradients(figures["parts"][part]) for figures in found.values()))
+    table.add_section()
+    for case in next(iter(found.values()))["whole"]:
+        table.add_row(f"50 000 data, from these: {case}", *(f"{figures['whole'][case]:.2f}" for figures in found.values()))
+    return table
+
+
+def _plain(found: Any) -> Any:
+    """Timings as dictionaries."""
+    if isinstance(found, dict):
+        return {name: _plain(value) for name, value in found.items()}
+    return asdict(found) if isinstance(found, Timing) else found
+
+
 def _gradients(case: dict[str, Any] | None) -> str:
     if case is None:
         return "–"
@@ -216,6 +255,20 @@ def _cpu() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
+
+#: All measurements, by name.
+PARTS: dict[str, Callable[[Settings], Measured]] = {
+    "curvature": measure_networks,
+    "factored": partial(measure_rest, measure_factored_paths, factored_table),
+    "invariance": partial(measure_rest, lambda s: measure_invariance(s.size, s.batch_size, s.repeats), invariance_table),
+    "variational": partial(measure_rest, lambda s: measure_variational(s.batch_size, s.repeats), variational_table),
+    "symmetrised": partial(measure_rest, lambda s: measure_symmetrised(s.states, s.repeats), symmetrised_table),
+    "training": partial(
+        measure_rest,
+        lambda s: measure_training(s.training_width, s.training_batch_size, s.training_steps, s.training_repeats),
+        training_table,
+    ),
+}
 
 if __name__ == "__main__":
     main()

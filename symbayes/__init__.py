@@ -9,7 +9,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.preconditioned import Preconditioned
 from symbayes.curvature.subsets import Subsets
-from symbayes.data.augment import Augmentation, FlipCrop
+from symbayes.data.augment import FlipCrop
 from symbayes.data.load import load
 from symbayes.data.task import Task
 from symbayes.discovery.discover import discover
@@ -66,7 +66,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Augerino",
-    "Augmentation",
     "Bernoulli",
     "Calibration",
     "Categorical",

@@ -17,6 +17,9 @@ from symbayes.curvature.sweep import Accumulator, collect, collected, make_block
 from symbayes.data.source import Batch
 from symbayes.likelihoods import Likelihood
 
+#: Where the mean of log p(D | W) is kept: the name of no map.
+_LOG_LIKELIHOOD = ("log p(D | W)", "")
+
 
 class RunningCurvature:
     """KFAC of the batches that were seen last.
@@ -36,8 +39,7 @@ class RunningCurvature:
         self._capture = Capture(model)
         self._accumulators: Mapping[str, Accumulator] = {}
         self._means: dict[tuple[str, str], Tensor] = {}
-        self._log_likelihood = torch.zeros((), device=generator.device)
-        self._batches = torch.zeros((), device=generator.device)
+        self._batches = torch.zeros((), dtype=torch.float64, device=generator.device)
         self._size = 0
 
     @torch.no_grad()
@@ -60,8 +62,8 @@ class RunningCurvature:
             collect(capture, accumulators, free, inputs, outputs, columns)
         self._batches += 1
         share = self._batches.reciprocal().clamp(min=1 / self.memory)
-        self._log_likelihood.lerp_(self.likelihood.log_prob(predicted, targets).sum(), share)
-        for key, value in collected(accumulators, free).items():
+        found = collected(accumulators, free) | {_LOG_LIKELIHOOD: self.likelihood.log_prob(predicted, targets).sum()}
+        for key, value in found.items():
             if key not in self._means:
                 self._means[key] = torch.zeros_like(value)
             self._means[key].lerp_(value, share.to(value.dtype))
@@ -83,5 +85,7 @@ class RunningCurvature:
             raise RuntimeError("No batch was seen yet, so there is no curvature. Add batches first.")
         scale = num_data / self._size
         # A is a mean over rows and needs no scale; all else is multiplied by those of the parts.
-        blocks = make_blocks(self._accumulators, self._means, self.rule.fisher.scales(self.likelihood) * scale)
-        return BlockCurvature(blocks, self._log_likelihood * scale, f"{self.rule}, running mean", None)
+        sums = dict(self._means)
+        log_likelihood = sums.pop(_LOG_LIKELIHOOD) * scale
+        blocks = make_blocks(self._accumulators, sums, self.rule.fisher.scales(self.likelihood) * scale)
+        return BlockCurvature(blocks, log_likelihood, f"{self.rule}, running mean", None)

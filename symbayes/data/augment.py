@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 
-class Augmentation(ABC):
+class Variation(ABC):
     """How training data are varied from pass to pass. Curvature and evidence are of the data as they are."""
 
     @abstractmethod
@@ -26,7 +26,7 @@ class Augmentation(ABC):
 
 
 @dataclass(frozen=True)
-class FlipCrop(Augmentation):
+class FlipCrop(Variation):
     """Images mirrored left to right, half of them, and shifted by up to `padding` pixels each way; zeros come in from outside.
 
     Zero is the mean where images are standardised. ELLA's augmentation, but for every image on its own and in training only.
@@ -50,6 +50,11 @@ class FlipCrop(Augmentation):
         return torch.cat([shifts, flips], 1)
 
     def __call__(self, inputs: Float[Tensor, "n c h w"], drawn: Int[Tensor, "n 3"]) -> Float[Tensor, "n c h w"]:
+        if inputs.ndim != 4:
+            raise ValueError(
+                f"FlipCrop is for images [n, c, h, w], got inputs of shape {tuple(inputs.shape)}. Leave augment out, or write a "
+                "Variation of your own."
+            )
         height, width = inputs.shape[2:]
         padded = functional.pad(inputs, [self.padding] * 4)
         rows = torch.arange(height, device=inputs.device) + drawn[:, 0, None]

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
-from symbayes.data.augment import Augmentation
+from symbayes.data.augment import Variation
 from symbayes.errors import NotFiniteError
 
 #: What users may pass wherever data are asked for.
@@ -41,7 +41,7 @@ class TensorSource(DataSource):
         augment: How they are varied in training; not at all when None.
     """
 
-    def __init__(self, inputs: Tensor, targets: Tensor, device: torch.device, augment: Augmentation | None = None) -> None:
+    def __init__(self, inputs: Tensor, targets: Tensor, device: torch.device, augment: Variation | None = None) -> None:
         if len(inputs) != len(targets):
             raise ValueError(f"Inputs and targets must have the same length, got {len(inputs)} and {len(targets)}.")
         self.inputs, self.targets, self.size = inputs.to(device), targets.to(device), len(inputs)
@@ -56,8 +56,12 @@ class TensorSource(DataSource):
             yield self.inputs[index], self.targets[index]
 
     def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
-        for plan in _chunks(self.plan(generator), batch_size):
+        for plan in self.plans(batch_size, generator):
             yield self.planned(plan)
+
+    def plans(self, batch_size: int, generator: Generator) -> list[Int[Tensor, "m k"]]:
+        """The plan of a pass, batch by batch."""
+        return _chunks(self.plan(generator), batch_size)
 
     def plan(self, generator: Generator) -> Int[Tensor, "n k"]:
         """A pass of training, datum by datum: which one, and what the augmentation drew for it."""
@@ -68,9 +72,13 @@ class TensorSource(DataSource):
 
     def planned(self, plan: Int[Tensor, "m k"]) -> Batch:
         """The batch of some lines of a plan."""
+        inputs, targets = self.as_they_are(plan)
+        return inputs if self.augment is None else self.augment(inputs, plan[:, 1:]), targets
+
+    def as_they_are(self, plan: Int[Tensor, "m k"]) -> Batch:
+        """The same data without augmentation."""
         index = plan[:, 0]
-        inputs = self.inputs[index]
-        return inputs if self.augment is None else self.augment(inputs, plan[:, 1:]), self.targets[index]
+        return self.inputs[index], self.targets[index]
 
 
 class DatasetSource(DataSource):
@@ -112,7 +120,7 @@ def _chunks(whole: Tensor, size: int) -> list[Tensor]:
     return chunks
 
 
-def as_source(data: Data | DataSource, device: torch.device, augment: Augmentation | None = None) -> DataSource:
+def as_source(data: Data | DataSource, device: torch.device, augment: Variation | None = None) -> DataSource:
     """Any accepted kind of data as a source of batches.
 
     Raises:
@@ -120,11 +128,6 @@ def as_source(data: Data | DataSource, device: torch.device, augment: Augmentati
         ValueError: If there are none, or they are to be augmented and are no tensors.
     """
     source: DataSource
-    if augment is not None and not isinstance(data, TensorDataset | tuple | list):
-        raise ValueError(
-            f"Only data that are tensors can be augmented here, got {type(data).__name__}. Give a pair (inputs, targets), or "
-            "let the Dataset vary what it gives."
-        )
     if isinstance(data, DataSource):
         source = data
     elif isinstance(data, DataLoader):
@@ -139,6 +142,11 @@ def as_source(data: Data | DataSource, device: torch.device, augment: Augmentati
         raise TypeError(
             "Data must be a pair of tensors (inputs, targets), a Dataset of such pairs, or a DataLoader; "
             f"got {type(data).__name__}."
+        )
+    if augment is not None and (source is data or not isinstance(source, TensorSource)):
+        raise ValueError(
+            f"Only data that are tensors can be augmented here, got {type(data).__name__}. Give a pair (inputs, targets), or "
+            "let the Dataset vary what it gives."
         )
     if source.size == 0:
         raise ValueError("The data set is empty: there must be at least one datum to learn from.")

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Generator, nn
 
-from symbayes.data.augment import Augmentation
+from symbayes.data.augment import Variation
 from symbayes.data.source import Data, as_source
 from symbayes.evidence.objective import ByCurvature, Laplace, Objective
 from symbayes.likelihoods import Categorical, Likelihood
@@ -28,7 +28,7 @@ def fit(
     objective: Objective | None = None,
     epochs: int = 100,
     schedule: Schedule | None = None,
-    augment: Augmentation | None = None,
+    augment: Variation | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> Result:

@@ -47,6 +47,8 @@ class ProximalAdam:
         self._numbers = numbers
         #: The coordinates in which each parameter is optimised; its own where None.
         self.rotations: list[Rotation | None] = [None] * len(self.parameters)
+        #: The parameters in these coordinates: themselves where there are none.
+        self._places = list(self.parameters)
         #: Steps from the host, which replayed ones are not.
         self._from_host = 0
 
@@ -62,32 +64,33 @@ class ProximalAdam:
 
     @torch.no_grad()
     def turn(self, rotations: Sequence[Rotation | None]) -> None:
-        """See parameters in these coordinates from now on; what is known of gradients is carried over."""
+        """See parameters in these coordinates from now on, or as before where None; what is known of gradients is carried over.
+
+        From the first turn on, parameters are to be changed by steps alone.
+        """
         for index, (old, new) in enumerate(zip(self.rotations, rotations, strict=True)):
-            if new is not None:
-                means = self.means[index] if old is None else old.back(self.means[index])
-                self.means[index].copy_(new.into(means))
-                self.squares[index].copy_(new.variances(old, self.squares[index]))
-            if old is not None and new is not None:
-                old.copy_(new)
+            if new is None:
+                continue
+            means = self.means[index] if old is None else old.back(self.means[index])
+            self.means[index].copy_(new.into(means))
+            self.squares[index].copy_(new.variances(old, self.squares[index]))
+            place = new.into(self.parameters[index])
+            if old is None:
+                self.rotations[index], self._places[index] = new, place
             else:
-                self.rotations[index] = new
+                old.copy_(new)
+                self._places[index].copy_(place)
 
     @torch.no_grad()
     def step(self, gradients: tuple[Tensor, ...]) -> None:
         """One step down gradients of the mean negative log-likelihood, and towards zero by the prior."""
         turned = [(i, rotation) for i, rotation in enumerate(self.rotations) if rotation is not None]
-        if not turned:
-            self._step(self.parameters, gradients)
-            return
-        slopes, places = list(gradients), list(self.parameters)
+        slopes = list(gradients)
         for i, rotation in turned:
-            slopes[i], places[i] = rotation.into(gradients[i]), rotation.into(self.parameters[i])
-        before = [places[i].clone() for i, _ in turned]
-        self._step(places, tuple(slopes))
-        for (i, rotation), place in zip(turned, before, strict=True):
-            # Only the difference is turned back, so that rounding does not add up.
-            self.parameters[i] += rotation.back(places[i] - place)
+            slopes[i] = rotation.into(gradients[i])
+        self._step(self._places, tuple(slopes))
+        for i, rotation in turned:
+            self.parameters[i].copy_(rotation.back(self._places[i]))
 
     def _step(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:
         self._from_host += 1

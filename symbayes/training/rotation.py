@@ -40,9 +40,8 @@ class Rotation:
 
     def variances(self, old: "Rotation | None", variances: Tensor) -> Tensor:
         """Variances in these coordinates of what is independent in the old ones; in those of the weight itself when None."""
-        left = self.left if old is None or old.left is None or self.left is None else old.left.mT @ self.left
-        right = self.right if old is None or old.right is None or self.right is None else old.right.mT @ self.right
-        squared = (None if matrix is None else matrix.square() for matrix in (left, right))
+        sides = (self.left, self.right) if old is None else (_between(old.left, self.left), _between(old.right, self.right))
+        squared = (None if side is None else side.square() for side in sides)
         return Rotation(self.shape, *squared).into(variances)
 
     def copy_(self, other: "Rotation") -> None:
@@ -50,6 +49,13 @@ class Rotation:
         for own, new in ((self.left, other.left), (self.right, other.right)):
             if own is not None and new is not None:
                 own.copy_(new)
+
+
+def _between(old: Tensor | None, new: Tensor | None) -> Tensor | None:
+    """From old coordinates to new ones, uᵀ ↦ uᵀ (Oᵀ N)."""
+    if old is None or new is None:
+        return new if old is None else old.mT
+    return old.mT @ new
 
 
 def rotation(block: Block, size: int) -> Rotation | None:

@@ -8,8 +8,9 @@ many replays and a single wait.
 import logging
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Generator, Tensor
@@ -29,7 +30,7 @@ class Watch:
     """What is done beside every so-many-th step.
 
     Args:
-        look: With the batch of that step, as the data are without augmentation where that is known.
+        look: With the batch of that step; without augmentation, unless a Dataset or DataLoader of a user varies what it gives.
         every: Steps from one time to the next.
     """
 
@@ -50,24 +51,40 @@ class Steps:
     def __init__(self, data: DataSource, batch_size: int, step: Step, watch: Watch | None = None) -> None:
         self.data, self.batch_size, self.step, self.watch = data, batch_size, step, watch
         self._taken = 0
+        #: Data in a whole batch: as many as in the first, because a DataLoader has a size of its own.
+        self._whole = 0
 
     def epoch(self, generator: Generator) -> Tensor:
         """One pass over the data; the loss summed over them, still on the device."""
         total: Tensor = torch.zeros(())
-        for batch in self.data.training_batches(self.batch_size, generator):
+        for batch, as_they_are in self._batches(generator):
             total = total + self.step(batch)
             if self._watches(len(batch[0])):
                 assert self.watch is not None
-                self.watch.look(batch)
+                self.watch.look(as_they_are())
         return total
+
+    def _batches(self, generator: Generator) -> Iterator[tuple[Batch, Callable[[], Batch]]]:
+        """Batches of a pass, and each without augmentation."""
+        if isinstance(self.data, TensorSource):
+            for plan in self.data.plans(self.batch_size, generator):
+                yield self.data.planned(plan), partial(self.data.as_they_are, plan)
+            return
+        for batch in self.data.training_batches(self.batch_size, generator):
+            yield batch, partial(_same, batch)
 
     def forget(self) -> None:
         """Steps are not as they were: what was captured of them does not hold any more."""
 
     def _watches(self, size: int) -> bool:
-        """Whether to watch now; only whole batches, which count alike."""
+        """Whether to watch beside this step; only whole batches, which count alike."""
         self._taken += 1
-        return self.watch is not None and self._taken % self.watch.every == 0 and size == min(self.batch_size, self.data.size)
+        self._whole = self._whole or size
+        return self.watch is not None and self._taken % self.watch.every == 0 and size == self._whole
+
+
+def _same(batch: Batch) -> Batch:
+    return batch
 
 
 class CapturedSteps(Steps):
@@ -101,6 +118,8 @@ class CapturedSteps(Steps):
     def epoch(self, generator: Generator) -> Tensor:
         plan, size = self.source.plan(generator), self.batch_size
         whole = len(plan) // size
+        if len(plan) - whole * size == 1:  # batch norms cannot train on a single datum
+            whole -= 1
         lines = plan[: whole * size].unflatten(0, (whole, size))
         if self._plan.shape != lines.shape:
             self._plan = torch.empty_like(lines)
@@ -112,7 +131,9 @@ class CapturedSteps(Steps):
             if self._watches(size):
                 self._run(self._look)
         if len(plan) > whole * size:
-            self._total += self.step(self.source.planned(plan[whole * size :]))
+            rest = plan[whole * size :]
+            self._total += self.step(self.source.planned(rest))
+            self._watches(len(rest))
         return self._total.clone()
 
     def forget(self) -> None:
@@ -124,8 +145,7 @@ class CapturedSteps(Steps):
 
     def _look(self) -> None:
         assert self.watch is not None
-        index = self._lines(-1)[:, 0]
-        self.watch.look((self.source.inputs[index], self.source.targets[index]))
+        self.watch.look(self.source.as_they_are(self._lines(-1)))
 
     def _lines(self, shift: int = 0) -> Tensor:
         """Of the plan, for the step that is next."""

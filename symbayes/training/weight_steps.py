@@ -52,7 +52,7 @@ class WeightSteps:
             self.steps = Steps(problem.data, schedule.batch_size, self._step_with_extents)
         else:
             settled = lambda: self.optimiser.settled  # noqa: E731
-            self.steps = steps_for(problem.data, schedule.batch_size, self._step, watch, settled, [draws])
+            self.steps = steps_for(problem.data, schedule.batch_size, self.step, watch, settled, [draws])
         self._falls_to = 1.0
 
     def epoch(self, falls_to: float, generator: Generator) -> float:
@@ -95,7 +95,8 @@ class WeightSteps:
         if first:
             self.steps.forget()
 
-    def _step(self, batch: Batch) -> Tensor:
+    def step(self, batch: Batch) -> Tensor:
+        """One step on a batch; its loss, summed over data."""
         inputs, targets = batch
         loss = -self.problem.likelihood.log_prob(self.problem.model(inputs), targets).sum()
         self.optimiser.step(torch.autograd.grad(loss / len(inputs), self.optimiser.parameters))

@@ -1,0 +1,112 @@
+"""Steps of an epoch: what is looked at and when, and captured steps that are those from the host."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
+
+from symbayes.data.augment import FlipCrop
+from symbayes.data.source import as_source
+from symbayes.training.optimiser import PATIENCE, ProximalAdam
+from symbayes.training.steps import CapturedSteps, Steps, Watch, steps_for
+
+CPU = torch.device("cpu")
+
+
+def images(n):
+    return torch.arange(n * 16.0).view(n, 1, 4, 4) + 1, torch.arange(n)
+
+
+def looks(data, batch_size, every, epochs, augment=None):
+    """The numbers of steps after which was looked, and what was seen."""
+    taken, seen = [], []
+
+    def step(batch):
+        taken.append(len(batch[0]))
+        return torch.tensor(float(len(batch[0])))
+
+    steps = Steps(as_source(data, CPU, augment), batch_size, step, Watch(lambda batch: seen.append((len(taken), batch)), every))
+    for epoch in range(epochs):
+        total = steps.epoch(torch.Generator().manual_seed(epoch))
+        assert total == len(data[0]) if isinstance(data, tuple) else total > 0
+    return taken, seen
+
+
+def test_looks_are_at_every_so_many_th_step_over_epochs():
+    taken, seen = looks(images(20), 5, 3, 3)
+    assert taken == [5] * 12
+    assert [at for at, _ in seen] == [3, 6, 9, 12]
+
+
+def test_looks_are_at_whole_batches_only():
+    taken, seen = looks(images(12), 5, 3, 3)  # of 5, 5 and 2
+    assert taken == [5, 5, 2] * 3
+    assert seen == []
+    taken, seen = looks(images(12), 5, 2, 3)
+    assert [at for at, _ in seen] == [2, 4, 8]
+    taken, seen = looks(images(11), 5, 2, 2)  # the last takes in the one that is left
+    assert taken == [5, 6] * 2
+    assert seen == []
+
+
+def test_few_data_and_loaders_have_batches_of_their_own_size():
+    assert [len(batch[0]) for _, batch in looks(images(3), 5, 1, 2)[1]] == [3, 3]
+    loader = DataLoader(TensorDataset(*images(10)), 4)
+    assert [(at, len(batch[0])) for at, batch in looks(loader, 128, 1, 2)[1]] == [(1, 4), (2, 4), (4, 4), (5, 4)]
+
+
+def test_what_is_looked_at_is_the_batch_of_the_step_without_augmentation():
+    inputs, targets = images(20)
+    steps = []
+    source = as_source((inputs, targets), CPU, FlipCrop(2))
+    seen = []
+    run = Steps(source, 5, lambda batch: steps.append(batch) or torch.zeros(()), Watch(seen.append, 2))
+    run.epoch(torch.Generator().manual_seed(0))
+    assert len(seen) == 2
+    for (x, y), (varied, same) in zip(seen, steps[1::2], strict=True):
+        assert_close(y, same)
+        assert_close(x, inputs[y], rtol=0, atol=0)
+        assert not torch.equal(varied, x)
+
+
+def test_steps_are_from_the_host_without_a_device():
+    steps = steps_for(as_source(images(20), CPU), 2, lambda batch: torch.zeros(()), None, lambda: True, [])
+    assert type(steps) is Steps
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are captured on a CUDA device")
+@pytest.mark.parametrize("size", [200, 203, 201])
+def test_captured_steps_are_those_from_the_host(size):
+    device = torch.device("cuda")
+    inputs = torch.randn(size, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    source = as_source((inputs, torch.arange(size) % 3), device, FlipCrop(1))
+
+    def run(captured):
+        with torch.random.fork_rng():
+            torch.random.manual_seed(0)
+            model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3)).to(device)
+        optimiser = ProximalAdam(list(model.parameters()))
+        optimiser.set(0.01, [0.1] * 4)
+        seen = torch.zeros(2, device=device, dtype=torch.float64)
+
+        def step(batch):
+            loss = nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")
+            optimiser.step(torch.autograd.grad(loss / len(batch[0]), list(model.parameters())))
+            return loss.detach()
+
+        def look(batch):
+            seen[0] += 1
+            seen[1] += batch[0].double().sum()
+
+        watch = Watch(look, 3)
+        settled = lambda: optimiser.settled  # noqa: E731
+        steps = CapturedSteps(source, 20, step, watch, settled, []) if captured else Steps(source, 20, step, watch)
+        generator = torch.Generator().manual_seed(1)
+        losses = torch.stack([steps.epoch(generator) for _ in range(4)])
+        assert not captured or len(steps._graphs) == 2
+        return losses, seen, [weight.detach() for weight in model.parameters()]
+
+    assert 4 * size // 20 > 2 * PATIENCE
+    for ours, theirs in zip(run(True), run(False), strict=True):
+        assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
