@@ -52,6 +52,9 @@ def reproduce(
     commit: Annotated[
         str | None, typer.Option(help="Of this code, to be kept with figures; asked of git if not given.")
     ] = None,
+    machine: Annotated[
+        str | None, typer.Option(help="What computes, and who shares it, to be kept with figures; found out if not given.")
+    ] = None,
 ) -> None:
     """Run an experiment of the papers row by row, and set its figures beside theirs."""
     if what not in PAPERS:
@@ -79,7 +82,7 @@ def reproduce(
     stamp = {
         "command": " ".join(["symbayes reproduce", what, *words]),
         "commit": provenance.commit() if commit is None else commit,
-        "machine": provenance.machine(device),
+        "machine": provenance.machine(device) if machine is None else machine,
         "torch": torch.__version__,
     }
     options = Options(samples, epochs, width, device, progress=jobs == 1 and console.is_terminal)

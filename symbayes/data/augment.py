@@ -52,8 +52,8 @@ class FlipCrop(Variation):
     def __call__(self, inputs: Float[Tensor, "n c h w"], drawn: Int[Tensor, "n 3"]) -> Float[Tensor, "n c h w"]:
         if inputs.ndim != 4:
             raise ValueError(
-                f"FlipCrop is for images [n, c, h, w], got inputs of shape {tuple(inputs.shape)}. Leave augment out, or write a "
-                "Variation of your own."
+                f"FlipCrop is for images [n, c, h, w], got inputs of shape {tuple(inputs.shape)}. Leave augment out, or write "
+                "a Variation of your own."
             )
         height, width = inputs.shape[2:]
         padded = functional.pad(inputs, [self.padding] * 4)
