@@ -1,8 +1,9 @@
 """Curvature in passing: KFAC's sums of some training batches, averaged as training goes on, in place of passes over all data.
 
-A batch costs a forward pass and one backward pass per column, without weight gradients; with one column every tenth step that
-is about a tenth of the price of training. Sums of a batch, times N / batch, are those of the data on average, and weights move
-little while the mean remembers: so hyper-steps may use it at any time.
+A batch costs a forward pass, one backward pass per column without weight gradients, and second moments: with one column about
+two steps of training, so that every tenth batch adds a fifth to its price, and every twentieth a tenth. Sums of a batch, times
+N / batch, are those of the data on average, and weights move little while the mean remembers: so hyper-steps may use it at any
+time.
 """
 
 from collections.abc import Mapping
