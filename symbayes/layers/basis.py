@@ -100,7 +100,7 @@ class RadialBasis(nn.Module):
         if self.is_learned:
             return
         self._fixed = self._at(self.omega)
-        if not self._fixed.isfinite().all():
+        if not self._fixed.is_meta and not self._fixed.isfinite().all():
             raise ValueError(
                 f"The anchors of a RadialBasis must be apart on the scale of its kernel; with omega={self.omega.item():.3g} "
                 f"and noise={self.noise} their covariance is singular. Use a larger omega, or noise=0.01."
