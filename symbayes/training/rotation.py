@@ -11,7 +11,7 @@ from torch import Tensor
 from symbayes.curvature.blocks import Block, DenseBlock, Factor, KroneckerBlock
 
 #: Sides of more features than this are left as they are: to turn them would cost more than the step.
-LARGEST = 2048
+LARGEST = 1000
 
 
 class Rotation:
