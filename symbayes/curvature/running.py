@@ -9,6 +9,7 @@ time.
 from collections.abc import Mapping
 
 import torch
+from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.capture import Capture
@@ -16,10 +17,11 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import BlockCurvature
 from symbayes.curvature.sweep import Accumulator, collect, collected, make_blocks
 from symbayes.data.source import Batch
+from symbayes.layers.structure import weights
 from symbayes.likelihoods import Likelihood
 
-#: Where the mean of log p(D | W) is kept: the name of no map.
-_LOG_LIKELIHOOD = ("log p(D | W)", "")
+#: Where means of log p(D | W) and of weights are kept: names of no map.
+_LOG_LIKELIHOOD, _WEIGHTS = ("log p(D | W)", ""), "W"
 
 
 class RunningCurvature:
@@ -64,6 +66,8 @@ class RunningCurvature:
         self._batches += 1
         share = self._batches.reciprocal().clamp(min=1 / self.memory)
         found = collected(accumulators, free) | {_LOG_LIKELIHOOD: self.likelihood.log_prob(predicted, targets).sum()}
+        for name, weight in weights(capture.model).items():
+            found[_WEIGHTS, name] = weight.detach()
         for key, value in found.items():
             if key not in self._means:
                 self._means[key] = torch.zeros_like(value)
@@ -76,6 +80,17 @@ class RunningCurvature:
         return self._size > 0
 
     @torch.no_grad()
+    def squares(self) -> dict[str, Float[Tensor, ""]]:
+        """‖W‖² by tensor, of the weights or of their mean, whichever is less.
+
+        MacKay's update is about the mode. Weights jitter around it by the noise of their steps, and in a large tensor that is
+        off, where the mode is next to nothing, their squares are those of noise; the mean of weights that fall lags behind.
+        """
+        named = weights(self._capture.model)
+        means = {name: mean for (what, name), mean in self._means.items() if what == _WEIGHTS}
+        return {name: torch.minimum(mean.square().sum(), named[name].square().sum()) for name, mean in means.items()}
+
+    @torch.no_grad()
     def curvature(self, num_data: int) -> BlockCurvature:
         """H of all the data, as the batches that were seen say.
 
@@ -86,7 +101,7 @@ class RunningCurvature:
             raise RuntimeError("No batch was seen yet, so there is no curvature. Add batches first.")
         scale = num_data / self._size
         # A is a mean over rows and needs no scale; all else is multiplied by those of the parts.
-        sums = dict(self._means)
+        sums = {key: value for key, value in self._means.items() if key[0] != _WEIGHTS}
         log_likelihood = sums.pop(_LOG_LIKELIHOOD) * scale
         blocks = make_blocks(self._accumulators, sums, self.rule.fisher.scales(self.likelihood) * scale)
         return BlockCurvature(blocks, log_likelihood, f"{self.rule}, running mean", None)

@@ -1,6 +1,7 @@
 """Training where the evidence is by Laplace's method: weights by Adam, hyper-steps now and then."""
 
 import time
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -41,7 +42,8 @@ def train_by_curvature(problem: Problem, objective: ByCurvature, schedule: Sched
         if turns:
             weight_steps.turn(curvature)
         if moves or last:
-            curvature, evidence = hyper_step(problem, objective, curvature, moves, schedule.batch_size, generator)
+            squares = weight_steps.squares()
+            curvature, evidence = hyper_step(problem, objective, curvature, moves, schedule.batch_size, generator, squares)
             best.offer(curvature, evidence)  # before extents move: it is the evidence of those that there were
             extents = all_extents(problem.model)
             if moves and not last and isinstance(objective, Laplace):
@@ -72,12 +74,18 @@ def _final(problem: Problem, objective: ByCurvature, best: "_Best", generator: G
 
 @torch.no_grad()
 def hyper_step(
-    problem: Problem, objective: ByCurvature, curvature: Curvature, moves: bool, batch_size: int, generator: Generator
+    problem: Problem,
+    objective: ByCurvature,
+    curvature: Curvature,
+    moves: bool,
+    batch_size: int,
+    generator: Generator,
+    squares: Mapping[str, Tensor] | None = None,
 ) -> tuple[Curvature, Evidence]:
     """Precisions and noise moved under the curvature as it is, if so; the curvature and the evidence then."""
     if moves and isinstance(objective, Laplace):
         for _ in range(objective.hyper_steps):
-            update_precisions(curvature, problem.model, problem.prior, objective.damping)
+            update_precisions(curvature, problem.model, problem.prior, objective.damping, squares)
         if update_noise(curvature, problem, batch_size, objective.damping):
             curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
     return curvature, evidence_at(curvature, problem.model, problem.prior, problem.data.size)

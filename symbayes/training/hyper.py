@@ -1,6 +1,6 @@
 """Hyper-steps: MacKay's fixed point for precisions and noise, with the curvature held; extents by gradients through it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Generator, Tensor, nn
@@ -19,19 +19,29 @@ from symbayes.training.problem import Problem
 
 
 @torch.no_grad()
-def update_precisions(curvature: Curvature, model: nn.Module, prior: Prior, damping: float) -> None:
+def update_precisions(
+    curvature: Curvature, model: nn.Module, prior: Prior, damping: float, squares_of: Mapping[str, Tensor] | None = None
+) -> None:
     """log δ ← log δ + damping · (log(γ / ‖θ‖²) − log δ) for every learned group, within LOG_PRECISION_RANGE.
 
     At the fixed point ∂ log evidence / ∂ log δ = ½ (γ − δ‖θ‖²) vanishes (MacKay 1992).
+
+    Args:
+        curvature: At the weights there are.
+        model: Whose weights they are.
+        prior: To be moved.
+        damping: Share of the way.
+        squares_of: ‖θ‖² by tensor; of the weights as they are when None.
     """
-    weights = dict(model.named_parameters())
+    if squares_of is None:
+        squares_of = {name: weight.square().sum() for name, weight in model.named_parameters()}
     gamma = curvature.effective(prior.precisions())
     spent = torch.zeros_like(prior.log_precision)
     squares = torch.zeros_like(prior.log_precision)
     for name, group in prior.group_of.items():
         index = prior.groups.index(group)
         spent[index] += gamma[name]
-        squares[index] += weights[name].square().sum()
+        squares[index] += squares_of[name]
     tiny = torch.finfo(spent.dtype).tiny
     target = (spent.clamp(min=tiny) / squares.clamp(min=tiny)).log()
     moved = prior.log_precision.lerp(target.clamp(*LOG_PRECISION_RANGE), damping)

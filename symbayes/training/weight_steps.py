@@ -84,6 +84,10 @@ class WeightSteps:
         with torch.no_grad():
             return self.objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
 
+    def squares(self) -> dict[str, Tensor] | None:
+        """‖W‖² by tensor, of the mean over what was seen in passing; None where nothing was."""
+        return self.running.squares() if self.running is not None and self.running.is_known else None
+
     @torch.no_grad()
     def turn(self, curvature: Curvature) -> None:
         """Optimise weights in the eigenvectors of this curvature from now on."""

@@ -157,3 +157,20 @@ def test_it_cannot_be_differentiated_and_says_so():
     curvature = seen(nn.Linear(2, 3), Categorical(), [(torch.zeros(4, 2), torch.zeros(4).long())], 4).curvature(10)
     with pytest.raises(RuntimeError, match=r"cannot be differentiated: KFAC .*running mean has no data to go through again"):
         curvature.surrogates({"weight": torch.tensor(1.0), "bias": torch.tensor(1.0)})
+
+
+def test_squares_are_those_of_the_mode_not_of_the_noise_around_it(generator):
+    """Where weights jitter, of their mean; where they fall, of what they are now."""
+    model = nn.Linear(4, 3, dtype=torch.float64)
+    inputs = torch.randn(10, 4, generator=generator, dtype=torch.float64)
+    running = RunningCurvature(model, Categorical(), Kfac(), 100, generator)
+    falling = torch.linspace(3, 1, 50, dtype=torch.float64)
+    for size in falling:
+        with torch.no_grad():
+            model.weight.copy_(torch.randn(3, 4, generator=generator, dtype=torch.float64))
+            model.bias.fill_(size)
+        running.add((inputs, torch.arange(10) % 3))
+    squares = running.squares()
+    assert squares["bias"] == pytest.approx(3 * 1.0)
+    assert squares["weight"] < 0.2 * model.weight.square().sum()
+    assert squares["weight"] == pytest.approx(12 / 50, rel=0.8)

@@ -73,3 +73,15 @@ def test_the_noise_of_linear_regression_is_found(generator):
         evidence = evidence_at(Kfac().curvature(model, data, likelihood), model, prior, 400)
         (slope,) = torch.autograd.grad(evidence.total, likelihood.log_noise)
         assert slope.abs().max() < 0.01 * 400
+
+
+def test_precisions_follow_the_squares_they_are_given(generator):
+    model = nn.Linear(3, 2, dtype=torch.float64)
+    data = TensorSource(torch.randn(40, 3, generator=generator, dtype=torch.float64), torch.arange(40) % 2, torch.device("cpu"))
+    prior = TensorwisePrior(model)
+    curvature = Kfac().curvature(model, data, Categorical())
+    gamma = curvature.effective(prior.precisions())
+    update_precisions(curvature, model, prior, 1.0, {"weight": torch.tensor(0.5), "bias": torch.tensor(4.0)})
+    found = prior.precisions()
+    assert_close(found["weight"].double(), gamma["weight"] / 0.5, rtol=1e-5, atol=0)
+    assert_close(found["bias"].double(), gamma["bias"] / 4.0, rtol=1e-5, atol=0)
