@@ -59,6 +59,7 @@ class Augerino(ByCurvature):
     Args:
         rule: As in `ByCurvature`.
         final_rule: As in `ByCurvature`.
+        running, memory, turned: As in `ByCurvature`.
         strength: Of the reward, strength · ‖η‖, against the loss per datum.
         extent_rate: Learning rate of extents, for Adam.
     """
@@ -84,6 +85,7 @@ class Laplace(ByCurvature):
     Args:
         rule: As in `ByCurvature`.
         final_rule: As in `ByCurvature`.
+        running, memory, turned: As in `ByCurvature`.
         burn_in: Share of the epochs before the first hyper-step.
         cool_down: Share of the epochs, at the end, in which precisions and noise are held and the weights come to rest.
         frequency: Epochs from one hyper-step to the next.
