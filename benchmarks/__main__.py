@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -180,11 +180,18 @@ def invariance_table(found: dict[str, Any]) -> Table:
     return table
 
 
+def _columns(title: str, first: str, networks: Iterable[str]) -> Table:
+    """A table without lines: names in the first column, then one for each network."""
+    table = Table(title=title, title_justify="left")
+    table.add_column(first)
+    for network in networks:
+        table.add_column(network, justify="right")
+    return table
+
+
 def variational_table(found: dict[str, Any]) -> Table:
     """What a step of the bound costs."""
-    table = Table(title="A step of the evidence lower bound, in gradients", title_justify="left")
-    for column in ("family", *found):
-        table.add_column(column, justify="left" if column == "family" else "right")
+    table = _columns("A step of the evidence lower bound, in gradients", "family", found)
     for case in CASES:
         table.add_row(case, *(_gradients(timings[case]) for timings in found.values()))
     return table
@@ -201,9 +208,7 @@ def symmetrised_table(found: dict[str, Any]) -> Table:
 
 def training_table(found: dict[str, Any]) -> Table:
     """What an epoch of every schedule costs, and its parts."""
-    table = Table(title="Training with learned symmetries, an epoch in epochs of MAP", title_justify="left")
-    for column in ("schedule", *found):
-        table.add_column(column, justify="left" if column == "schedule" else "right")
+    table = _columns("Training with learned symmetries, an epoch in epochs of MAP", "schedule", found)
     for case in SCHEDULES:
         table.add_row(case, *(_gradients(figures["epochs"][case]) for figures in found.values()))
     table.add_section()

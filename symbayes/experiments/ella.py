@@ -4,7 +4,6 @@ Table 1: digits of MNIST in quadrants. Table 2: CIFAR-10, eleven kinds of layers
 different symmetry. Test images are never augmented.
 """
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,14 +15,13 @@ import torch
 
 from symbayes.data.augment import FlipCrop
 from symbayes.data.task import Task
-from symbayes.data.whole import write_whole
 from symbayes.experiments.ella_paper import TABLE1, TABLE2, TABLE3, Printed
 from symbayes.experiments.recipes import METHODS, Recipe, recipe
 from symbayes.experiments.rows import Figures, Options, check_names, whole_numbers
 from symbayes.models.allconv import AllConv, allconv
 from symbayes.priors import TensorwisePrior
-from symbayes.report.run import run_page
 from symbayes.training.fit import fit
+from symbayes.training.record import write_records
 from symbayes.training.result import Result
 from symbayes.training.schedule import Schedule
 
@@ -240,8 +238,5 @@ def _save(result: Result, folder: Path) -> str:
     if size <= LARGEST_SAVED:
         replace(result, make_posterior=None).save(folder)
         return "saved"
-    summary, records = result.summary(), [asdict(record) for record in result.history]
-    write_whole(folder / "history.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-    write_whole(folder / "result.json", json.dumps(summary, indent=1))
-    write_whole(folder / "report.html", run_page(summary, records))
+    write_records(folder, result.summary(), result.history)
     return f"left out: more than {LARGEST_SAVED:,}"

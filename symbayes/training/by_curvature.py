@@ -42,7 +42,7 @@ def train_by_curvature(problem: Problem, objective: ByCurvature, schedule: Sched
         if turns:
             weight_steps.turn(curvature)
         if moves or last:
-            squares = weight_steps.squares()
+            squares = weight_steps.squares() if moves else None
             curvature, evidence = hyper_step(problem, objective, curvature, moves, schedule.batch_size, generator, squares)
             best.offer(curvature, evidence)  # before extents move: it is the evidence of those that there were
             extents = all_extents(problem.model)

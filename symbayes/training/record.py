@@ -1,6 +1,13 @@
 """What training says of itself: plain numbers, ready for a file, a bar or a plot."""
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from symbayes.data.whole import write_whole
+from symbayes.report.run import run_page
 
 
 @dataclass(frozen=True)
@@ -34,3 +41,11 @@ class Record:
     extents: dict[str, float] = field(default_factory=dict)
     #: Of the hyper-step that followed the epoch, if there was one.
     evidence: EvidenceRecord | None = None
+
+
+def write_records(folder: Path, summary: dict[str, Any], history: Sequence[Record]) -> None:
+    """Leave what was found and how in a folder: result.json, history.jsonl, and report.html made of both."""
+    records = [asdict(record) for record in history]
+    write_whole(folder / "history.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    write_whole(folder / "result.json", json.dumps(summary, indent=1))
+    write_whole(folder / "report.html", run_page(summary, records))

@@ -30,8 +30,7 @@ from symbayes.posterior.prediction import Prediction
 from symbayes.posterior.predictive import predict
 from symbayes.posterior.saving import load_posterior, save_posterior
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
-from symbayes.report.run import run_page
-from symbayes.training.record import EvidenceRecord, Record
+from symbayes.training.record import EvidenceRecord, Record, write_records
 from symbayes.training.symmetries import Symmetries, symmetries
 
 _FORMAT = 1
@@ -195,10 +194,7 @@ class Result:
         # Copies, since safetensors refuse what shares memory, as tied weights do.
         copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
         save_file(copies, folder / "weights.safetensors")
-        (folder / "history.jsonl").write_text("".join(json.dumps(asdict(record)) + "\n" for record in self.history))
-        summary = self.summary(calibration)
-        (folder / "result.json").write_text(json.dumps(summary, indent=1))
-        (folder / "report.html").write_text(run_page(summary, [asdict(record) for record in self.history]), encoding="utf-8")
+        write_records(folder, self.summary(calibration), self.history)
         try:
             save_posterior(self.posterior, folder / _POSTERIOR)
         except NoPosteriorError:

@@ -51,8 +51,7 @@ class WeightSteps:
         if isinstance(objective, Augerino) and self.hyper.parameters:
             self.steps = Steps(problem.data, schedule.batch_size, self._step_with_extents)
         else:
-            settled = lambda: self.optimiser.settled  # noqa: E731
-            self.steps = steps_for(problem.data, schedule.batch_size, self.step, watch, settled, [draws])
+            self.steps = steps_for(problem.data, schedule.batch_size, self.step, watch, lambda: self.optimiser.settled, [draws])
         self._falls_to = 1.0
 
     def epoch(self, falls_to: float, generator: Generator) -> float:
