@@ -3,12 +3,18 @@
 Under a prior precision δ that is one number for the tensor, everything the evidence needs follows from the eigenvalues λ:
 
     log|I + H/δ| = Σ log(1 + λ/δ)          effective parameters γ = Σ λ / (λ + δ)
+
+Where H is faint against δ, as that of a path that is switched off, two terms of a series are as exact as rounding, and take no
+eigenvalues:
+
+    log|I + H/δ| ≈ tr H / δ − tr H² / 2δ²      γ ≈ tr H / δ − tr H² / δ²
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import sqrt
 from typing import Any
 
 import torch
@@ -46,6 +52,11 @@ class Factor:
             )
         return torch.linalg.eigh(self.matrices.double()).eigenvectors.to(self.matrices.dtype)
 
+    @property
+    def squares(self) -> Float[Tensor, " block"]:
+        """tr M² of every matrix."""
+        return self.matrices.flatten(1).square().sum(1)
+
     def dense(self) -> Float[Tensor, "block d d"]:
         return torch.diag_embed(self.matrices) if self.diagonal else self.matrices
 
@@ -72,16 +83,25 @@ class Block(ABC):
     def turn(self, vector: Float[Tensor, " p"], *, back: bool = False) -> Float[Tensor, " p"]:
         """Uᵀ v: into the eigenbasis, in the order of the eigenvalues; or U v, back to the order of the flattened tensor."""
 
-    def log_det(self, precision: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """log|I + H/δ|."""
+    def log_det(self, precision: Float[Tensor, ""], *, faint: bool = False) -> Float[Tensor, ""]:
+        """log|I + H/δ|; by its series where H is faint."""
+        if faint:
+            return self.trace() / precision - self.squares / (2 * precision**2)
         return (self.eigenvalues / precision).log1p().sum()
 
-    def effective(self, precision: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """γ = tr H (H + δI)⁻¹, the number of parameters that the data determine."""
+    def effective(self, precision: Float[Tensor, ""], *, faint: bool = False) -> Float[Tensor, ""]:
+        """γ = tr H (H + δI)⁻¹, the number of parameters that the data determine; by its series where H is faint."""
+        if faint:
+            return self.trace() / precision - self.squares / precision**2
         return (self.eigenvalues / (self.eigenvalues + precision)).sum()
 
     def trace(self) -> Float[Tensor, ""]:
         return self.eigenvalues.sum()
+
+    @cached_property
+    def squares(self) -> Float[Tensor, ""]:
+        """tr H²."""
+        return self.eigenvalues.square().sum()
 
 
 @dataclass(frozen=True)
@@ -115,6 +135,10 @@ class KroneckerBlock(Block):
         traces = [f.matrices.sum(-1) if f.diagonal else f.matrices.diagonal(dim1=1, dim2=2).sum(-1) for f in (self.G, self.A)]
         return (traces[0] * traces[1]).sum()
 
+    @cached_property
+    def squares(self) -> Float[Tensor, ""]:
+        return (self.G.squares * self.A.squares).sum()
+
 
 @dataclass(frozen=True)
 class DenseBlock(Block):
@@ -134,6 +158,10 @@ class DenseBlock(Block):
 
     def trace(self) -> Float[Tensor, ""]:
         return self.H.matrices.diagonal(dim1=1, dim2=2).sum()
+
+    @cached_property
+    def squares(self) -> Float[Tensor, ""]:
+        return self.H.squares.sum()
 
 
 @dataclass(frozen=True)
@@ -179,31 +207,45 @@ class EigenBlock(Block):
         return torch.block_diag(*blocks)
 
 
-def decompose(blocks: Iterable[Block], *, vectors_up_to: int = 0) -> None:
-    """Decompose all factors that are not yet, those of one size together: on a GPU many matrices cost hardly more than one.
+def faint(blocks: Mapping[str, Block], precisions: Mapping[str, Tensor]) -> set[str]:
+    """Names of blocks that are not decomposed yet, and need not be: so far below the precision that their series is exact.
+
+    With λ ≤ ‖H‖, the next term is below a third of (‖H‖/δ)² of the sum. A GPU is waited for once.
+    """
+    open_ones = {name: block for name, block in blocks.items() if "eigenvalues" not in vars(block)}
+    if not open_ones:
+        return set()
+    ratios = torch.stack([(block.squares.sqrt() / precisions[name]).detach() for name, block in open_ones.items()])
+    bound = sqrt(torch.finfo(ratios.dtype).eps)
+    return {name for name, is_faint in zip(open_ones, (ratios < bound).tolist(), strict=True) if is_faint}
+
+
+def decompose(blocks: Iterable[Block], *, vectors: bool = False, up_to: int | None = None) -> None:
+    """Decompose factors that are not yet, those of one size together: on a GPU many matrices cost hardly more than one.
 
     Args:
         blocks: Whose factors.
-        vectors_up_to: The largest size of factors whose eigenvectors are found, too.
+        vectors: Whether eigenvectors are found, too.
+        up_to: The largest size of factors to decompose; all when None.
     """
     by_size: dict[tuple[Any, ...], dict[int, Factor]] = {}
     for block in blocks:
         for factor in vars(block).values():
             if isinstance(factor, Factor) and not factor.diagonal:
                 size = factor.matrices.shape[1]
-                if "eigenvalues" not in vars(factor) or ("eigenvectors" not in vars(factor) and size <= vectors_up_to):
+                is_open = "eigenvalues" not in vars(factor) or (vectors and "eigenvectors" not in vars(factor))
+                if is_open and (up_to is None or size <= up_to):
                     of_size = by_size.setdefault((size, factor.matrices.dtype, factor.matrices.device), {})
                     of_size[id(factor)] = factor
-    for (size, *_), of_size in by_size.items():
+    for of_size in by_size.values():
         factors = list(of_size.values())
         counts = [len(factor.matrices) for factor in factors]
         names = ", ".join(dict.fromkeys(factor.name for factor in factors))
-        matrices = torch.cat([factor.matrices for factor in factors])
-        values, vectors = _decomposed(matrices, names, vectors=size <= vectors_up_to)
+        values, found = _decomposed(torch.cat([factor.matrices for factor in factors]), names, vectors=vectors)
         for factor, own in zip(factors, values.split(counts), strict=True):
             vars(factor)["eigenvalues"] = own
-        if vectors is not None:
-            for factor, own in zip(factors, vectors.split(counts), strict=True):
+        if found is not None:
+            for factor, own in zip(factors, found.split(counts), strict=True):
                 vars(factor)["eigenvectors"] = own
 
 

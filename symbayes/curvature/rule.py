@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.blocks import Block, decompose
+from symbayes.curvature.blocks import Block, decompose, faint
 from symbayes.curvature.replay import Precisions, Replay
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
@@ -83,8 +83,8 @@ class BlockCurvature(Curvature):
         return self.replay.surrogates(precisions, share, generator)
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
-        decompose(self.blocks.values())
-        return {name: block.effective(precisions[name]) for name, block in self.blocks.items()}
+        series = _decomposed(self.blocks, precisions)
+        return {name: block.effective(precisions[name], faint=name in series) for name, block in self.blocks.items()}
 
     def trace(self) -> dict[str, Float[Tensor, ""]]:
         """tr H by tensor."""
@@ -93,6 +93,13 @@ class BlockCurvature(Curvature):
 
 def log_det_of(blocks: Mapping[str, Block], precisions: Precisions) -> Float[Tensor, ""]:
     """log|I + H Δ⁻¹| of independent blocks."""
-    decompose(blocks.values())
-    terms = [block.log_det(precisions[name]) for name, block in blocks.items()]
+    series = _decomposed(blocks, precisions)
+    terms = [block.log_det(precisions[name], faint=name in series) for name, block in blocks.items()]
     return sum(terms[1:], terms[0])
+
+
+def _decomposed(blocks: Mapping[str, Block], precisions: Precisions) -> set[str]:
+    """Decompose blocks; names of those that are left alone, because they are faint."""
+    series = faint(blocks, precisions)
+    decompose(block for name, block in blocks.items() if name not in series)
+    return series

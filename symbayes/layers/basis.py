@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import jvp
+from torch.autograd.function import once_differentiable
 
 #: σ where ω or anchors are learned: K is singular at ω = 0, and where anchors meet.
 LEARNED_NOISE = 0.01
@@ -62,6 +62,7 @@ class RadialBasis(nn.Module):
             raise ValueError(f"The grid of a RadialBasis must have 1, 2 or 3 axes of at least one cell, got {self.grid}.")
         if prod(self.grid) == 1:
             learn_lengthscale = learn_locations = False  # one weight has no shape
+        self.learns_locations = learn_locations
         self.is_learned = learn_lengthscale or learn_locations
         self.noise = (LEARNED_NOISE if self.is_learned else 0.0) if noise is None else noise
         _register(self, "omega", torch.tensor([float(omega)]), learn_lengthscale)
@@ -71,14 +72,17 @@ class RadialBasis(nn.Module):
         self._refresh()
 
     def matrix(self) -> Float[Tensor, "anchor cell"]:
-        """Ψ, differentiable in what is learned of it."""
-        return self._at(self.omega) if self._fixed is None else self._fixed
+        """Ψ, differentiable in what is learned of it; in training mode once, if that is ω alone."""
+        if self._fixed is not None:
+            return self._fixed
+        if not self.training or self.learns_locations:
+            return self._at(self.omega)
+        matrix: Tensor = _WithSlope.apply(self.omega, *self._and_slope())  # type: ignore[no-untyped-call]
+        return matrix
 
-    @torch.no_grad()
     def slope(self) -> Float[Tensor, "anchor cell"]:
         """∂Ψ/∂ω."""
-        tangent: Tensor = jvp(self._at, (self.omega.detach(),), (torch.ones_like(self.omega),))[1]
-        return tangent
+        return self._and_slope()[1]
 
     @torch.no_grad()
     def spread(self) -> Float[Tensor, ""]:
@@ -94,6 +98,22 @@ class RadialBasis(nn.Module):
         matrix = torch.cholesky_solve(kernel(anchors, self._cells.to(anchors)), root)
         matrix = matrix.where(trouble == 0, torch.nan)  # half a root is finite, and wrong
         return matrix.to(self.locations.dtype).contiguous()
+
+    @torch.no_grad()
+    def _and_slope(self) -> tuple[Float[Tensor, "anchor cell"], Float[Tensor, "anchor cell"]]:
+        """Ψ and ∂Ψ/∂ω, with a single decomposition: the gradient of one number needs no pass back through it.
+
+        ∂Ψ = (K_ZZ + σ²I)⁻¹ (∂K_ZT − ∂K_ZZ Ψ), and ∂k/∂ω = −ω ‖z − t‖² k.
+        """
+        anchors, omega = self.locations.detach().double(), self.omega.detach().double()
+        eye = torch.eye(len(anchors), dtype=anchors.dtype, device=anchors.device)
+        among, across = (_squares(anchors, right) for right in (anchors, self._cells.to(anchors)))
+        K_ZZ, K_ZT = (torch.exp(-0.5 * omega**2 * squares) for squares in (among, across))
+        root, trouble = torch.linalg.cholesky_ex(K_ZZ + self.noise**2 * eye)
+        inverse = torch.cholesky_solve(eye, root).where(trouble == 0, torch.nan)
+        matrix = inverse @ K_ZT
+        slope = inverse @ ((among * K_ZZ) @ matrix - across * K_ZT) * omega
+        return matrix.to(self.locations.dtype), slope.to(self.locations.dtype)
 
     @torch.no_grad()
     def _refresh(self) -> None:
@@ -133,8 +153,36 @@ def _register(module: nn.Module, name: str, tensor: Tensor, learned: bool) -> No
 
 
 def _kernel(omega: Tensor, left: Float[Tensor, "a axis"], right: Float[Tensor, "b axis"]) -> Float[Tensor, "a b"]:
-    squares = (left[:, None] - right).square().sum(-1)
-    return torch.exp(-0.5 * omega**2 * squares)
+    return torch.exp(-0.5 * omega**2 * _squares(left, right))
+
+
+def _squares(left: Float[Tensor, "a axis"], right: Float[Tensor, "b axis"]) -> Float[Tensor, "a b"]:
+    """‖z − t‖²."""
+    return (left[:, None] - right).square().sum(-1)
+
+
+class _WithSlope(torch.autograd.Function):
+    """A value that is known together with its derivative in a number; it has no second one."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(number: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+        ctx.save_for_forward(inputs[2])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return (gradient * ctx.saved_tensors[0]).sum()[None], None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Tensor | None) -> Tensor:
+        return tangent * ctx.saved_tensors[0]
 
 
 def _count(cells: int, anchors: int | float | None) -> int:

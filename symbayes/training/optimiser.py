@@ -11,6 +11,7 @@ it is stable for every δ; and because it uses the metric D of the step before i
 Weights may be seen in other coordinates, in which their curvature is nearly diagonal (`Rotation`).
 
 All that changes from step to step lies in tensors, on a GPU beside the parameters: so a step can be captured once and replayed.
+All tensors are of one type and go through an operation together: on a GPU that is one kernel instead of one for each of them.
 """
 
 from collections.abc import Sequence
@@ -41,10 +42,12 @@ class ProximalAdam:
         self.means = [torch.zeros_like(p) for p in self.parameters]
         self.squares = [torch.zeros_like(p) for p in self.parameters]
         device = self.parameters[0].device
-        numbers = torch.zeros(2 + len(self.parameters), dtype=torch.float64, device=device if device.type == "cuda" else "cpu")
-        #: Steps taken, the learning rate, and δ/N for each parameter.
-        self.steps, self.rate, *self.penalties = numbers.unbind()
+        numbers = torch.zeros(2, dtype=torch.float64, device=device if device.type == "cuda" else "cpu")
+        #: Steps taken, and the learning rate.
+        self.steps, self.rate = numbers.unbind()
         self._numbers = numbers
+        #: lr · δ/N, entry by entry.
+        self._pulls = [torch.zeros_like(p) for p in self.parameters]
         #: The coordinates in which each parameter is optimised; its own where None.
         self.rotations: list[Rotation | None] = [None] * len(self.parameters)
         #: The parameters in these coordinates: themselves where there are none.
@@ -60,7 +63,8 @@ class ProximalAdam:
     def set(self, learning_rate: float, penalties: Sequence[float] | Tensor) -> None:
         """For the steps to come: the learning rate, and δ/N for each parameter; nothing waits for a GPU."""
         self._numbers[1] = learning_rate
-        self._numbers[2:] = torch.as_tensor(penalties, dtype=torch.float64)
+        for pull, penalty in zip(self._pulls, penalties, strict=True):
+            pull.fill_(penalty).mul_(learning_rate)
 
     @torch.no_grad()
     def turn(self, rotations: Sequence[Rotation | None]) -> None:
@@ -89,8 +93,9 @@ class ProximalAdam:
         for i, rotation in turned:
             slopes[i] = rotation.into(gradients[i])
         self._step(self._places, tuple(slopes))
-        for i, rotation in turned:
-            self.parameters[i].copy_(rotation.back(self._places[i]))
+        if turned:
+            back = [rotation.back(self._places[i]) for i, rotation in turned]
+            torch._foreach_copy_([self.parameters[i] for i, _ in turned], back)
 
     def _step(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:
         self._from_host += 1
@@ -99,16 +104,19 @@ class ProximalAdam:
         torch._foreach_lerp_(self.means, gradients, 1 - first)
         torch._foreach_mul_(self.squares, second)
         torch._foreach_addcmul_(self.squares, gradients, gradients, 1 - second)
-        metric = list(torch._foreach_div(self.squares, 1 - second**self.steps))
+        metric = list(torch._foreach_div(self.squares, self._number(1 - second**self.steps)))
         torch._foreach_sqrt_(metric)
         if self._from_host <= PATIENCE:
             # Behind weights that begin at zero, whole tensors have no gradient and no metric yet: shrunk gently, not away.
             for root in metric:
                 root.add_((root.amax() == 0).to(root.dtype))
         torch._foreach_add_(metric, self.epsilon)
-        scaled = torch._foreach_mul(self.means, -self.rate / (1 - first**self.steps))
-        torch._foreach_addcdiv_(parameters, scaled, metric)
-        # θ / (1 + lr δ / (N D)) = θ D / (D + lr δ / N)
+        # (θ − lr m / D) / (1 + lr δ / (N D)) = (θ D − lr m) / (D + lr δ / N)
         torch._foreach_mul_(parameters, metric)
-        torch._foreach_add_(metric, [self.rate * penalty for penalty in self.penalties])
+        torch._foreach_add_(parameters, torch._foreach_mul(self.means, self._number(-self.rate / (1 - first**self.steps))))
+        torch._foreach_add_(metric, self._pulls)
         torch._foreach_div_(parameters, metric)
+
+    def _number(self, value: Tensor) -> Tensor:
+        """In the type of the parameters: numbers of another are applied tensor by tensor."""
+        return value.to(self.parameters[0].dtype)

@@ -1,9 +1,12 @@
 """How weights move in an epoch, and what of the curvature is known after it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Generator, Tensor
 
-from symbayes.curvature.blocks import decompose
+from symbayes.curvature.blocks import decompose, faint
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import BlockCurvature, Curvature
 from symbayes.curvature.running import RunningCurvature
@@ -89,20 +92,23 @@ class WeightSteps:
 
     @torch.no_grad()
     def turn(self, curvature: Curvature) -> None:
-        """Optimise weights in the eigenvectors of this curvature from now on."""
+        """Optimise weights in the eigenvectors of this curvature from now on; where it is faint, as before."""
         assert isinstance(curvature, BlockCurvature)
-        decompose(curvature.blocks.values(), vectors_up_to=LARGEST)
+        stay = faint(curvature.blocks, self.problem.prior.precisions())
+        decompose((block for name, block in curvature.blocks.items() if name not in stay), vectors=True, up_to=LARGEST)
         named = weights(self.problem.model)
-        first = not any(self.optimiser.rotations)
-        self.optimiser.turn([rotation(curvature.blocks[name], parameter.numel()) for name, parameter in named.items()])
-        if first:
+        turns = [None if name in stay else rotation(curvature.blocks[name], named[name].numel()) for name in named]
+        if any(old is None and new is not None for old, new in zip(self.optimiser.rotations, turns, strict=True)):
             self.steps.forget()
+        self.optimiser.turn(turns)
 
     def step(self, batch: Batch) -> Tensor:
         """One step on a batch; its loss, summed over data."""
         inputs, targets = batch
-        loss = -self.problem.likelihood.log_prob(self.problem.model(inputs), targets).sum()
-        self.optimiser.step(torch.autograd.grad(loss / len(inputs), self.optimiser.parameters))
+        with _tensor_cores():
+            loss = -self.problem.likelihood.log_prob(self.problem.model(inputs), targets).sum()
+            gradients = torch.autograd.grad(loss / len(inputs), self.optimiser.parameters)
+        self.optimiser.step(gradients)
         return loss.detach()
 
     def _step_with_extents(self, batch: Batch) -> Tensor:
@@ -119,3 +125,21 @@ class WeightSteps:
         self.hyper.step(found[count:], self.objective.extent_rate * self._falls_to)
         self.optimiser.step(found[:count])
         return loss.detach()
+
+
+@contextmanager
+def _tensor_cores() -> Iterator[None]:
+    """Products of matrices on a GPU as precise as its convolutions: TF32, unless these were asked for in full precision.
+
+    For gradients alone, whose noise is far above a mantissa of ten bits; curvature and evidence are as they were.
+    """
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):  # before torch 2.9
+        yield
+        return
+    before = matmul.fp32_precision
+    matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.curvature.blocks import DenseBlock, Factor, decompose
+from symbayes.curvature.blocks import DenseBlock, Factor, KroneckerBlock, decompose, faint
+from symbayes.curvature.rule import BlockCurvature
 from symbayes.errors import NotFiniteError
 
 
@@ -15,7 +16,13 @@ def factor(count, size, generator, scale=1.0):
 
 def test_factors_of_one_size_are_decomposed_as_one_by_one(generator):
     factors = [factor(2, 5, generator), factor(1, 5, generator, 1e-30), factor(1, 3, generator)]
-    decompose([DenseBlock(one) for one in factors], vectors_up_to=4)
+    decompose([DenseBlock(one) for one in factors], vectors=True, up_to=4)
+    assert [set(vars(one)) & {"eigenvalues", "eigenvectors"} for one in factors] == [
+        set(),
+        set(),
+        {"eigenvalues", "eigenvectors"},
+    ]
+    decompose([DenseBlock(one) for one in factors])
     for one in factors:
         assert_close(one.eigenvalues, torch.linalg.eigvalsh(one.matrices), rtol=1e-8, atol=0.0)
     assert "eigenvectors" not in vars(factors[0])
@@ -25,7 +32,7 @@ def test_factors_of_one_size_are_decomposed_as_one_by_one(generator):
 
 def test_a_matrix_of_zeros_has_the_unit_vectors():
     nothing = Factor(torch.zeros(1, 3, 3), False, "weight")
-    decompose([DenseBlock(nothing)], vectors_up_to=3)
+    decompose([DenseBlock(nothing)], vectors=True)
     assert_close(nothing.eigenvalues, torch.zeros(1, 3))
     assert_close(nothing.eigenvectors, torch.eye(3)[None])
 
@@ -44,3 +51,48 @@ def test_a_want_of_memory_is_not_taken_for_a_bad_matrix(monkeypatch, generator):
     monkeypatch.setattr(torch.linalg, "eigvalsh", full)
     with pytest.raises(torch.cuda.OutOfMemoryError, match="CUDA out of memory"):
         decompose([DenseBlock(factor(1, 3, generator))])
+
+
+def kinds(dtype):
+    """A block of every kind that has to be decomposed."""
+    generator = torch.Generator().manual_seed(0)
+    shared, rows, own = (Factor(factor(*shape, generator).matrices.to(dtype), False, "w") for shape in ((1, 4), (3, 5), (2, 6)))
+    diagonal = Factor(torch.rand(3, 5, generator=generator, dtype=dtype), True, "w")
+    return {
+        "kronecker": KroneckerBlock(shared, rows),
+        "half": KroneckerBlock(shared, diagonal, transposed=True),
+        "dense": DenseBlock(own),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("share", [0.99, 1e-3])
+def test_where_the_curvature_is_faint_a_series_is_as_exact_as_eigenvalues(dtype, share):
+    blocks, eps = kinds(dtype), torch.finfo(dtype).eps
+    # Precisions at which the norm is just below the bound, or far.
+    precisions = {name: block.squares.sqrt() / (share * eps**0.5) for name, block in blocks.items()}
+    curvature = BlockCurvature(blocks, torch.zeros(()), "by hand", None)
+    assert faint(blocks, precisions) == set(blocks)
+    effective, log_det = curvature.effective(precisions), curvature.log_det(precisions)
+    assert not any("eigenvalues" in getattr(part, "__dict__", {}) for block in blocks.values() for part in vars(block).values())
+    logs = torch.zeros((), dtype=torch.float64)
+    for name, block in kinds(dtype).items():
+        ratios = block.eigenvalues.double() / precisions[name].double()
+        assert_close(effective[name].double(), (ratios / (1 + ratios)).sum(), rtol=20 * eps, atol=0.0)
+        logs += ratios.log1p().sum()
+    assert_close(log_det.double(), logs, rtol=20 * eps, atol=0.0)
+
+
+def test_what_is_not_faint_is_decomposed_and_slopes_are_the_same(generator):
+    blocks = kinds(torch.float64)
+    weak = {name: block.squares.sqrt() * 1e9 for name, block in blocks.items()}
+    precisions = {
+        name: value.clone().requires_grad_() for name, value in (weak | {"dense": torch.tensor(2.0).double()}).items()
+    }
+    assert faint(blocks, precisions) == {"kronecker", "half"}
+    BlockCurvature(blocks, torch.zeros(()), "by hand", None).log_det(precisions).backward()
+    assert "eigenvalues" in vars(blocks["dense"].H)
+    for name, precision in precisions.items():  # ∂ log|I + H/δ| / ∂δ = −γ/δ
+        wanted = -kinds(torch.float64)[name].effective(precision.detach()) / precision.detach()
+        assert_close(precision.grad, wanted, rtol=1e-12, atol=0.0)
+    assert faint(blocks, {name: torch.tensor(torch.nan) for name in blocks}) == set()

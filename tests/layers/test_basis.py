@@ -63,6 +63,24 @@ def test_its_slope_is_the_derivative_in_omega():
     assert not basis.slope().requires_grad
 
 
+@pytest.mark.parametrize("omega", [0.6, 0.05, 0.0, -0.8])
+def test_in_training_value_and_gradient_are_the_same(omega):
+    basis = RadialBasis((3, 4), 0.5, learn_lengthscale=True, omega=omega).double()
+    seen = torch.randn(6, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    (exact,) = torch.autograd.grad((basis.eval().matrix() * seen).square().sum(), basis.omega)
+    ours = basis.train().matrix()
+    assert_close(ours, basis.eval().matrix(), rtol=1e-9, atol=1e-11)
+    (found,) = torch.autograd.grad((ours * seen).square().sum(), basis.omega, create_graph=True)
+    assert_close(found.detach(), exact, rtol=1e-7, atol=1e-9)
+    with pytest.raises(RuntimeError, match="marked with @once_differentiable"):
+        found.sum().backward()
+
+
+def test_a_singular_basis_is_not_finite_in_training_either():
+    basis = RadialBasis((8, 8), learn_lengthscale=True, omega=0.1, noise=0.0)
+    assert basis.train().matrix().isnan().all()
+
+
 def test_what_is_learned_is_differentiable_in_every_mode():
     basis = RadialBasis((3, 3), 4, learn_lengthscale=True, learn_locations=True).double()
     basis.forward = basis.matrix
