@@ -117,7 +117,8 @@ PATHS = {
 class AllConv(nn.Sequential):
     """Blocks of relaxed layers and ReLUs, then two linear layers; `description` says how it was laid out.
 
-    All strides go through the centre of the input, so that with convolutions alone the network is exactly invariant.
+    All strides go through the centre of the input, so that with convolutions alone the network is exactly invariant; unless
+    they are plain.
     """
 
     #: What `allconv` was called with, in plain numbers and words, so that a saved result can be built again.
@@ -125,11 +126,12 @@ class AllConv(nn.Sequential):
     description: str
 
     def forward(self, inputs: Tensor) -> Tensor:
-        features, cell = inputs, centre(inputs)
+        centred = any(isinstance(layer, RelaxedLayer) and layer.equivariant_stride for layer in self)
+        features, cell = inputs, centre(inputs) if centred else None
         for layer in self:
             if isinstance(layer, RelaxedLayer):
                 features = layer(features, cell)
-                cell = cell // layer.stride
+                cell = None if cell is None else cell // layer.stride
             else:
                 features = layer(features)
         return features
