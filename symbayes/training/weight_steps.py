@@ -105,7 +105,7 @@ class WeightSteps:
     def step(self, batch: Batch) -> Tensor:
         """One step on a batch; its loss, summed over data."""
         inputs, targets = batch
-        with _tensor_cores():
+        with _quickly():
             loss = -self.problem.likelihood.log_prob(self.problem.model(inputs), targets).sum()
             gradients = torch.autograd.grad(loss / len(inputs), self.optimiser.parameters)
         self.optimiser.step(gradients)
@@ -128,18 +128,20 @@ class WeightSteps:
 
 
 @contextmanager
-def _tensor_cores() -> Iterator[None]:
-    """Products of matrices on a GPU as precise as its convolutions: TF32, unless these were asked for in full precision.
+def _quickly() -> Iterator[None]:
+    """On a GPU, convolutions by the algorithm that was fastest when tried, and products of matrices as precise as these.
 
-    For gradients alone, whose noise is far above a mantissa of ten bits; curvature and evidence are as they were.
+    That is TF32, unless convolutions were asked for in full precision. For gradients alone, whose noise is far above a mantissa
+    of ten bits; curvature and evidence are as they were.
     """
-    matmul = torch.backends.cuda.matmul
-    if not hasattr(matmul, "fp32_precision"):  # before torch 2.9
-        yield
-        return
-    before = matmul.fp32_precision
-    matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = cudnn.benchmark, getattr(matmul, "fp32_precision", None)
+    cudnn.benchmark = True
+    if before[1] is not None:  # since torch 2.9
+        matmul.fp32_precision = cudnn.conv.fp32_precision  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        matmul.fp32_precision = before
+        cudnn.benchmark = before[0]
+        if before[1] is not None:
+            matmul.fp32_precision = before[1]
