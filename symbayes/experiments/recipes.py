@@ -25,7 +25,8 @@ class Recipe:
         objective: What is maximised.
         epochs: Passes over the data.
         batch_size: Data in a step.
-        learning_rate: Of Adam at the start; it falls to zero along a cosine.
+        learning_rate: Of Adam after warming up; it falls to zero along a cosine.
+        warm_up: Share of the epochs in which it rises.
         augment: Whether photographs are flipped and cropped at random, image by image; digits never are.
         symmetric_start: Whether paths that break a symmetry which another keeps begin switched off.
     """
@@ -33,7 +34,8 @@ class Recipe:
     objective: ByCurvature = _EVIDENCE
     epochs: int = 30
     batch_size: int = 250
-    learning_rate: float = 1.5e-3
+    learning_rate: float = 6e-3
+    warm_up: float = 0.1
     augment: bool = False
     symmetric_start: bool = False
 
@@ -55,7 +57,8 @@ _RECIPES: dict[str, dict[str, Recipe]] = {
 def recipe(table: str, network: str, method: str) -> Recipe:
     """How a row is trained.
 
-    Curvature of many features is decomposed seldom, and the final evidence of large networks is by one random column.
+    Curvature of many features is decomposed seldom. The final evidence of large networks is by one random column, and their
+    learning rate is lower, because tensors of so many features are not turned.
     """
     usual = _RECIPES[table][method]
     if network in FACTORED:
@@ -64,7 +67,7 @@ def recipe(table: str, network: str, method: str) -> Recipe:
         return replace(usual, objective=replace(seldom, frequency=every) if isinstance(seldom, Laplace) else seldom)
     if network not in LARGE:
         return usual
-    objective = replace(usual.objective, final_rule=None, turned=0)
+    objective = replace(usual.objective, final_rule=None, turned=4)
     if isinstance(objective, Laplace):
         objective = replace(objective, frequency=4)
-    return replace(usual, objective=objective, epochs=min(usual.epochs, 40))
+    return replace(usual, objective=objective, epochs=min(usual.epochs, 50), learning_rate=2e-3)

@@ -19,11 +19,13 @@ class Schedule:
         epochs: Passes over the data.
         batch_size: Data in a step.
         learning_rate: Of Adam at the start; it falls to zero along a cosine.
+        warm_up: Share of the epochs in which it rises to that, so that it may be higher.
     """
 
     epochs: int = 100
     batch_size: int = 128
     learning_rate: float = 3e-3
+    warm_up: float = 0.0
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1 or not self.learning_rate > 0:
@@ -31,7 +33,10 @@ class Schedule:
                 f"epochs and batch_size must be at least 1 and learning_rate positive; got {self.epochs}, {self.batch_size} "
                 f"and {self.learning_rate}."
             )
+        if not 0 <= self.warm_up < 1:
+            raise ValueError(f"warm_up must be a share of the epochs, at least 0 and below 1; got {self.warm_up}.")
 
     def falls_to(self, epoch: int) -> float:
-        """The share of every learning rate that is left in an epoch, counted from 1."""
-        return (1 + cos(pi * (epoch - 1) / self.epochs)) / 2
+        """The share of every learning rate that there is in an epoch, counted from 1."""
+        risen = min(1.0, epoch / (1 + self.warm_up * self.epochs))
+        return risen * (1 + cos(pi * (epoch - 1) / self.epochs)) / 2
