@@ -24,7 +24,8 @@ def update_precisions(
 ) -> None:
     """log δ ← log δ + damping · (log(γ / ‖θ‖²) − log δ) for every learned group, within LOG_PRECISION_RANGE.
 
-    At the fixed point ∂ log evidence / ∂ log δ = ½ (γ − δ‖θ‖²) vanishes (MacKay 1992).
+    At the fixed point ∂ log evidence / ∂ log δ = ½ (γ − δ‖θ‖²) vanishes (MacKay 1992). Where the data say nothing, γ = 0, as of
+    either factor of a path once the other is zero, δ stays: what is left of the weights is the prior's to take away.
 
     Args:
         curvature: At the weights there are.
@@ -43,9 +44,9 @@ def update_precisions(
         spent[index] += gamma[name]
         squares[index] += squares_of[name]
     tiny = torch.finfo(spent.dtype).tiny
-    target = (spent.clamp(min=tiny) / squares.clamp(min=tiny)).log()
+    target = (spent / squares.clamp(min=tiny)).log()
     moved = prior.log_precision.lerp(target.clamp(*LOG_PRECISION_RANGE), damping)
-    prior.log_precision.copy_(torch.where(prior.learned, moved, prior.log_precision))
+    prior.log_precision.copy_(torch.where(prior.learned & (spent >= tiny), moved, prior.log_precision))
 
 
 @torch.no_grad()

@@ -55,6 +55,26 @@ def test_weights_that_vanished_get_a_bounded_precision(generator):
     assert (prior.log_precision <= LOG_PRECISION_RANGE[1]).all()
 
 
+def test_where_the_data_say_nothing_a_precision_stays(generator):
+    """Of the two factors of a map that is off, each hides the other: weights there or not, the prior keeps its hold."""
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 2, bias=False))
+    with torch.no_grad():
+        model[1].weight.zero_()
+    data = TensorSource(torch.randn(10, 3, generator=generator), torch.arange(10) % 2, torch.device("cpu"))
+    curvature = Kfac().curvature(model, data, Categorical())
+    prior = TensorwisePrior(model, 1e6)
+    for _ in range(20):
+        update_precisions(curvature, model, prior, 0.5)
+    assert_close(prior.log_precision[0].exp(), torch.tensor(1e6), rtol=1e-3, atol=0.0)
+    assert prior.log_precision[1] > LOG_PRECISION_RANGE[1] - 1  # it has curvature, and no weights
+    with torch.no_grad():
+        model[0].weight.zero_()
+    nothing = Kfac().curvature(model, data, Categorical())
+    before = prior.log_precision.detach().clone()
+    update_precisions(nothing, model, prior, 0.5)
+    assert_close(prior.log_precision.detach(), before, rtol=0, atol=0)
+
+
 def test_the_noise_of_linear_regression_is_found(generator):
     features = torch.randn(400, 3, generator=generator, dtype=torch.float64)
     noise = torch.tensor([0.1, 0.5], dtype=torch.float64)
