@@ -52,8 +52,7 @@ def fit(
         raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
     console.print(str(loaded), highlight=False)
     console.print(model.description, highlight=False)
-    # In turned coordinates steps go farther.
-    schedule = Schedule(epochs, learning_rate=1.5e-3 if by == "evidence" else 3e-3)
+    schedule = Schedule(epochs, learning_rate=6e-3, warm_up=0.1) if by == "evidence" else Schedule(epochs)
     result = fit_model(
         model, loaded.train, objective=objectives[by], schedule=schedule, augment=FlipCrop() if augment else None, seed=seed
     )

@@ -98,10 +98,15 @@ class Block(ABC):
     def trace(self) -> Float[Tensor, ""]:
         return self.eigenvalues.sum()
 
-    @cached_property
+    @property
     def squares(self) -> Float[Tensor, ""]:
         """tr H²."""
         return self.eigenvalues.square().sum()
+
+    @cached_property
+    def norm(self) -> Float[Tensor, ""]:
+        """‖H‖ (Frobenius), for comparisons: it has no gradient."""
+        return self.squares.detach().sqrt()
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ class KroneckerBlock(Block):
         traces = [f.matrices.sum(-1) if f.diagonal else f.matrices.diagonal(dim1=1, dim2=2).sum(-1) for f in (self.G, self.A)]
         return (traces[0] * traces[1]).sum()
 
-    @cached_property
+    @property
     def squares(self) -> Float[Tensor, ""]:
         return (self.G.squares * self.A.squares).sum()
 
@@ -159,7 +164,7 @@ class DenseBlock(Block):
     def trace(self) -> Float[Tensor, ""]:
         return self.H.matrices.diagonal(dim1=1, dim2=2).sum()
 
-    @cached_property
+    @property
     def squares(self) -> Float[Tensor, ""]:
         return self.H.squares.sum()
 
@@ -215,7 +220,7 @@ def faint(blocks: Mapping[str, Block], precisions: Mapping[str, Tensor]) -> set[
     open_ones = {name: block for name, block in blocks.items() if "eigenvalues" not in vars(block)}
     if not open_ones:
         return set()
-    ratios = torch.stack([(block.squares.sqrt() / precisions[name]).detach() for name, block in open_ones.items()])
+    ratios = torch.stack([block.norm / precisions[name].detach() for name, block in open_ones.items()])
     bound = sqrt(torch.finfo(ratios.dtype).eps)
     return {name for name, is_faint in zip(open_ones, (ratios < bound).tolist(), strict=True) if is_faint}
 

@@ -112,7 +112,8 @@ class Laplace(ByCurvature):
     def amortised(cls, **changes: Any) -> "Laplace":
         """The evidence nearly at the cost of training: curvature in passing, which turns coordinates, too.
 
-        The schedule of ELLA's tables, with a learning rate of 1.5e-3. For models without hyperparameters of their own.
+        ELLA's tables are made so, with `Schedule(learning_rate=6e-3, warm_up=0.1)`. For models without hyperparameters of
+        their own.
 
         Args:
             **changes: Of these settings.

@@ -183,7 +183,8 @@ def markdown(table: Table, form: Callable[[Cells], str], found: Sequence[Figures
 
 
 def _values(values: Iterable[int]) -> str:
-    return " or ".join(f"{value:,}" for value in sorted(set(values)))
+    found = sorted(set(values))
+    return f"{found[0]:,} to {found[-1]:,}" if len(found) > 2 else " or ".join(f"{value:,}" for value in found)
 
 
 def more(table: Table, found: Sequence[Figures]) -> str:

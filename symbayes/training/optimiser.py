@@ -11,7 +11,7 @@ it is stable for every δ; and because it uses the metric D of the step before i
 Weights may be seen in other coordinates, in which their curvature is nearly diagonal (`Rotation`).
 
 All that changes from step to step lies in tensors, on a GPU beside the parameters: so a step can be captured once and replayed.
-All tensors are of one type and go through an operation together: on a GPU that is one kernel instead of one for each of them.
+Tensors of one type go through an operation together: on a GPU that is one kernel instead of one for each of them.
 """
 
 from collections.abc import Sequence
