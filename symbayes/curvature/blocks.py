@@ -11,7 +11,7 @@ eigenvalues:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
@@ -45,7 +45,7 @@ class Factor:
 
     @cached_property
     def eigenvectors(self) -> Float[Tensor, "block d d"]:
-        """As columns; only EKFAC and preconditioning need them."""
+        """As columns; for EKFAC, preconditioning and turned coordinates."""
         if self.diagonal:
             return torch.eye(self.matrices.shape[1], dtype=self.matrices.dtype, device=self.matrices.device).expand(
                 len(self.matrices), -1, -1
@@ -86,13 +86,13 @@ class Block(ABC):
     def log_det(self, precision: Float[Tensor, ""], *, faint: bool = False) -> Float[Tensor, ""]:
         """log|I + H/δ|; by its series where H is faint."""
         if faint:
-            return self.trace() / precision - self.squares / (2 * precision**2)
+            return (self.trace() - self.squares / precision / 2) / precision
         return (self.eigenvalues / precision).log1p().sum()
 
     def effective(self, precision: Float[Tensor, ""], *, faint: bool = False) -> Float[Tensor, ""]:
         """γ = tr H (H + δI)⁻¹, the number of parameters that the data determine; by its series where H is faint."""
         if faint:
-            return self.trace() / precision - self.squares / precision**2
+            return (self.trace() - self.squares / precision) / precision
         return (self.eigenvalues / (self.eigenvalues + precision)).sum()
 
     def trace(self) -> Float[Tensor, ""]:
@@ -215,14 +215,17 @@ class EigenBlock(Block):
 def faint(blocks: Mapping[str, Block], precisions: Mapping[str, Tensor]) -> set[str]:
     """Names of blocks that are not decomposed yet, and need not be: so far below the precision that their series is exact.
 
-    With λ ≤ ‖H‖, the next term is below a third of (‖H‖/δ)² of the sum. A GPU is waited for once.
+    With λ ≤ ‖H‖, what it leaves out is below (‖H‖/δ)² of the sum. A GPU is waited for once.
     """
-    open_ones = {name: block for name, block in blocks.items() if "eigenvalues" not in vars(block)}
-    if not open_ones:
+    left = {name: block for name, block in blocks.items() if any(_open_factors(block))}
+    if not left:
         return set()
-    ratios = torch.stack([block.norm / precisions[name].detach() for name, block in open_ones.items()])
-    bound = sqrt(torch.finfo(ratios.dtype).eps)
-    return {name for name, is_faint in zip(open_ones, (ratios < bound).tolist(), strict=True) if is_faint}
+    ratios = torch.stack([block.norm / precisions[name].detach() for name, block in left.items()])
+    try:
+        are_faint = (ratios < sqrt(torch.finfo(ratios.dtype).eps)).tolist()
+    except RuntimeError:  # under vmap there are no values to compare
+        return set()
+    return {name for name, is_faint in zip(left, are_faint, strict=True) if is_faint}
 
 
 def decompose(blocks: Iterable[Block], *, vectors: bool = False, up_to: int | None = None) -> None:
@@ -235,13 +238,11 @@ def decompose(blocks: Iterable[Block], *, vectors: bool = False, up_to: int | No
     """
     by_size: dict[tuple[Any, ...], dict[int, Factor]] = {}
     for block in blocks:
-        for factor in vars(block).values():
-            if isinstance(factor, Factor) and not factor.diagonal:
-                size = factor.matrices.shape[1]
-                is_open = "eigenvalues" not in vars(factor) or (vectors and "eigenvectors" not in vars(factor))
-                if is_open and (up_to is None or size <= up_to):
-                    of_size = by_size.setdefault((size, factor.matrices.dtype, factor.matrices.device), {})
-                    of_size[id(factor)] = factor
+        for factor in _open_factors(block, vectors=vectors):
+            size = factor.matrices.shape[1]
+            if up_to is None or size <= up_to:
+                of_size = by_size.setdefault((size, factor.matrices.dtype, factor.matrices.device), {})
+                of_size[id(factor)] = factor
     for of_size in by_size.values():
         factors = list(of_size.values())
         counts = [len(factor.matrices) for factor in factors]
@@ -252,6 +253,15 @@ def decompose(blocks: Iterable[Block], *, vectors: bool = False, up_to: int | No
         if found is not None:
             for factor, own in zip(factors, found.split(counts), strict=True):
                 vars(factor)["eigenvectors"] = own
+
+
+def _open_factors(block: Block, *, vectors: bool = False) -> Iterator[Factor]:
+    """Those that are not decomposed yet, or only without vectors."""
+    for part in vars(block).values():
+        if not isinstance(part, Factor) or part.diagonal:
+            continue
+        if "eigenvalues" not in vars(part) or (vectors and "eigenvectors" not in vars(part)):
+            yield part
 
 
 def _decomposed(

@@ -23,8 +23,8 @@ class ByCurvature(Objective):
         running: Steps from one training batch whose curvature is collected in passing to the next, as a running mean that all
             hyper-steps but the last use; 0 for a pass over all data for each of them.
         memory: Batches that count in that mean.
-        turned: Epochs after which weights are optimised in the eigenvectors of the running curvature, again and again: nearly a
-            natural gradient, with the factors that are there anyway; 0 for not at all.
+        turned: Weights are optimised in the eigenvectors of the curvature, found after the first epoch and again after every so
+            many: nearly a natural gradient, with the factors that are there anyway; 0 for not at all.
     """
 
     rule: Rule = field(default_factory=lambda: Kfac(MonteCarloFisher()))
@@ -112,8 +112,8 @@ class Laplace(ByCurvature):
     def amortised(cls, **changes: Any) -> "Laplace":
         """The evidence nearly at the cost of training: curvature in passing, which turns coordinates, too.
 
-        ELLA's tables are made so, with `Schedule(learning_rate=6e-3, warm_up=0.1)`. For models without hyperparameters of
-        their own.
+        ELLA's tables are made so, with `Schedule(learning_rate=6e-3, warm_up=0.1)`; 2e-3 where fully connected tensors have
+        thousands of features, which are not turned. For models without hyperparameters of their own.
 
         Args:
             **changes: Of these settings.

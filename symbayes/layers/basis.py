@@ -72,10 +72,10 @@ class RadialBasis(nn.Module):
         self._refresh()
 
     def matrix(self) -> Float[Tensor, "anchor cell"]:
-        """Ψ, differentiable in what is learned of it; in training mode once, if that is ω alone."""
+        """Ψ, differentiable in what is learned of it; once in training, if that is ω alone and no tensor takes its place."""
         if self._fixed is not None:
             return self._fixed
-        if not self.training or self.learns_locations:
+        if not self.training or self.learns_locations or not isinstance(self.omega, nn.Parameter):
             return self._at(self.omega)
         matrix: Tensor = _WithSlope.apply(self.omega, *self._and_slope())  # type: ignore[no-untyped-call]
         return matrix
@@ -110,10 +110,10 @@ class RadialBasis(nn.Module):
         among, across = (_squares(anchors, right) for right in (anchors, self._cells.to(anchors)))
         K_ZZ, K_ZT = (torch.exp(-0.5 * omega**2 * squares) for squares in (among, across))
         root, trouble = torch.linalg.cholesky_ex(K_ZZ + self.noise**2 * eye)
-        inverse = torch.cholesky_solve(eye, root).where(trouble == 0, torch.nan)
-        matrix = inverse @ K_ZT
-        slope = inverse @ ((among * K_ZZ) @ matrix - across * K_ZT) * omega
-        return matrix.to(self.locations.dtype), slope.to(self.locations.dtype)
+        root = root.where(trouble == 0, torch.nan)  # half a root is finite, and wrong
+        matrix = torch.cholesky_solve(K_ZT, root)
+        slope = torch.cholesky_solve((among * K_ZZ) @ matrix - across * K_ZT, root) * omega
+        return matrix.to(self.locations.dtype).contiguous(), slope.to(self.locations.dtype).contiguous()
 
     @torch.no_grad()
     def _refresh(self) -> None:
@@ -173,16 +173,11 @@ class _WithSlope(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[2])
-        ctx.save_for_forward(inputs[2])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return (gradient * ctx.saved_tensors[0]).sum()[None], None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Tensor | None) -> Tensor:
-        return tangent * ctx.saved_tensors[0]
 
 
 def _count(cells: int, anchors: int | float | None) -> int:

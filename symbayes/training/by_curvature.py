@@ -30,12 +30,12 @@ def train_by_curvature(problem: Problem, objective: ByCurvature, schedule: Sched
     best = _Best(problem, keeps=isinstance(objective, Laplace) and objective.keep_best)
     started = time.perf_counter()
     for epoch in range(1, schedule.epochs + 1):
-        falls_to = schedule.falls_to(epoch)
-        loss = weight_steps.epoch(falls_to, generator)
+        rate_share = schedule.rate_share(epoch)
+        loss = weight_steps.epoch(rate_share, generator)
         evidence: Evidence | None = None
         moves = isinstance(objective, Laplace) and objective.moves_at(epoch, schedule.epochs)
         last = epoch == schedule.epochs
-        turns = objective.turned > 0 and epoch % objective.turned == 0 and not last
+        turns = objective.turned > 0 and (epoch == 1 or epoch % objective.turned == 0) and not last
         extents = None
         if moves or turns or last:
             curvature = weight_steps.curvature(last, generator)
@@ -47,7 +47,7 @@ def train_by_curvature(problem: Problem, objective: ByCurvature, schedule: Sched
             best.offer(curvature, evidence)  # before extents move: it is the evidence of those that there were
             extents = all_extents(problem.model)
             if moves and not last and isinstance(objective, Laplace):
-                extent_rate = objective.extent_rate * falls_to
+                extent_rate = objective.extent_rate * rate_share
                 update_extents(curvature, problem, weight_steps.hyper, objective, extent_rate, generator)
         if last:
             curvature, evidence = _final(problem, objective, best, generator)
@@ -55,7 +55,7 @@ def train_by_curvature(problem: Problem, objective: ByCurvature, schedule: Sched
         seconds = time.perf_counter() - started
         described = problem.described(evidence) if evidence else None
         shown = extents if extents is not None else all_extents(problem.model)
-        yield Record(epoch, schedule.epochs, seconds, schedule.learning_rate * falls_to, loss, shown, described)
+        yield Record(epoch, schedule.epochs, seconds, schedule.learning_rate * rate_share, loss, shown, described)
     # As they are now: the model may be trained on before the posterior is asked for.
     mean = {name: parameter.detach().clone() for name, parameter in weights(problem.model).items()}
     precisions = {name: precision.detach().clone() for name, precision in problem.prior.precisions().items()}

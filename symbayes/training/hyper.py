@@ -46,7 +46,7 @@ def update_precisions(
     tiny = torch.finfo(spent.dtype).tiny
     target = (spent / squares.clamp(min=tiny)).log()
     moved = prior.log_precision.lerp(target.clamp(*LOG_PRECISION_RANGE), damping)
-    prior.log_precision.copy_(torch.where(prior.learned & (spent >= tiny), moved, prior.log_precision))
+    prior.log_precision.copy_(torch.where(prior.learned & ~(spent < tiny), moved, prior.log_precision))
 
 
 @torch.no_grad()

@@ -46,6 +46,8 @@ class ProximalAdam:
         #: Steps taken, and the learning rate.
         self.steps, self.rate = numbers.unbind()
         self._numbers = numbers
+        types = {p.dtype for p in self.parameters}
+        self._type = types.pop() if len(types) == 1 else torch.float64
         #: lr · δ/N, entry by entry.
         self._pulls = [torch.zeros_like(p) for p in self.parameters]
         #: The coordinates in which each parameter is optimised; its own where None.
@@ -118,5 +120,5 @@ class ProximalAdam:
         torch._foreach_div_(parameters, metric)
 
     def _number(self, value: Tensor) -> Tensor:
-        """In the type of the parameters: numbers of another are applied tensor by tensor."""
-        return value.to(self.parameters[0].dtype)
+        """In the type of the parameters, if they have one: numbers of another are applied tensor by tensor."""
+        return value.to(self._type)

@@ -18,8 +18,8 @@ class Schedule:
     Args:
         epochs: Passes over the data.
         batch_size: Data in a step.
-        learning_rate: Of Adam at the start; it falls to zero along a cosine.
-        warm_up: Share of the epochs in which it rises to that, so that it may be higher.
+        learning_rate: Of Adam; it falls to zero along a cosine.
+        warm_up: Share of the epochs, the first ones, in which it rises from little, so that it may be higher.
     """
 
     epochs: int = 100
@@ -36,7 +36,7 @@ class Schedule:
         if not 0 <= self.warm_up < 1:
             raise ValueError(f"warm_up must be a share of the epochs, at least 0 and below 1; got {self.warm_up}.")
 
-    def falls_to(self, epoch: int) -> float:
+    def rate_share(self, epoch: int) -> float:
         """The share of every learning rate that there is in an epoch, counted from 1."""
         risen = min(1.0, epoch / (1 + self.warm_up * self.epochs))
         return risen * (1 + cos(pi * (epoch - 1) / self.epochs)) / 2

@@ -28,14 +28,14 @@ def train_variational(problem: Problem, objective: Elbo, schedule: Schedule, gen
     learner = _Learner(problem, objective, schedule, generator)
     started = time.perf_counter()
     for epoch in range(1, schedule.epochs + 1):
-        falls_to = schedule.falls_to(epoch)
-        loss, evidence = learner.epoch(falls_to, objective.weight_at(epoch, schedule.epochs))
+        rate_share = schedule.rate_share(epoch)
+        loss, evidence = learner.epoch(rate_share, objective.weight_at(epoch, schedule.epochs))
         if problem.likelihood.learns_noise and objective.noise == "closed form":
             learner.settle_noise()
         if epoch == schedule.epochs:
             evidence = learner.evidence()
         seconds = time.perf_counter() - started
-        rate = schedule.learning_rate * falls_to
+        rate = schedule.learning_rate * rate_share
         extents = all_extents(problem.model)
         yield Record(epoch, schedule.epochs, seconds, rate, loss, extents, problem.described(evidence))
     posterior = learner.variational().detached()
@@ -52,7 +52,7 @@ def _refuse_too_short(problem: Problem, objective: Elbo, schedule: Schedule) -> 
     if hyperparameters(problem.model) and left < objective.frequency:
         raise ValueError(
             f"Hyperparameters move every frequency={objective.frequency} epochs after the warm-up, so there must be as many; "
-            f"there are {left} of {schedule.epochs}. Train longer, or lower frequency or warm_up."
+            f"there are {left} of {schedule.epochs}. Train longer, or lower frequency or warm_up of Elbo."
         )
 
 
@@ -78,16 +78,16 @@ class _Learner:
         #: Epochs since hyperparameters were moved, the one at hand included, and the gradients in them since.
         self.age, self.collected = 0, list[tuple[Tensor, ...]]()
 
-    def epoch(self, falls_to: float, weight: float) -> tuple[float, Evidence]:
+    def epoch(self, rate_share: float, weight: float) -> tuple[float, Evidence]:
         """One pass of Adam over the data: the mean loss, and the evidence along the way, with the divergence in full.
 
         Args:
-            falls_to: The share of learning rates that is left.
+            rate_share: The share of learning rates that is left.
             weight: Of the divergence, in the gradient.
         """
         problem, size = self.problem, self.problem.data.size
         for group in self.adam.param_groups:
-            group["lr"] = self.schedule.learning_rate * falls_to * group["relative"]
+            group["lr"] = self.schedule.learning_rate * rate_share * group["relative"]
         problem.model.train()
         fit: Tensor = torch.zeros(())
         evidence: Evidence | None = None
@@ -107,10 +107,10 @@ class _Learner:
             divergence = -(evidence.log_prior + evidence.log_volume)
             self._step((weight * divergence - evidence.log_likelihood) / size)
             if period == 1:
-                self._move(falls_to)
+                self._move(rate_share)
             fit = fit + evidence.log_likelihood.detach() * (len(batch[0]) / size)
         if self.age == period > 1:
-            self._move(falls_to)
+            self._move(rate_share)
         if self.objective.collapsed:
             self.settle_precisions()
         if evidence is None or not fit.isfinite():
@@ -130,11 +130,11 @@ class _Learner:
         if 2 * self.age > self.objective.frequency:
             self.collected.append(gradients[len(self.parameters) :])
 
-    def _move(self, falls_to: float) -> None:
+    def _move(self, rate_share: float) -> None:
         """Hyperparameters down the mean of the gradients that were kept."""
         if self.collected:
             means = [torch.stack(of_one).mean(0) for of_one in zip(*self.collected, strict=True)]
-            self.hyper.step(means, self.objective.extent_rate * falls_to)
+            self.hyper.step(means, self.objective.extent_rate * rate_share)
             self.collected.clear()
 
     @torch.no_grad()

@@ -1,5 +1,6 @@
 """How weights move in an epoch, and what of the curvature is known after it."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,9 @@ from symbayes.training.problem import Problem
 from symbayes.training.rotation import LARGEST, rotation
 from symbayes.training.schedule import Schedule
 from symbayes.training.steps import Steps, Watch, steps_for
+
+#: Settings of torch are those of all threads.
+_SETTING = threading.RLock()
 
 
 class WeightSteps:
@@ -55,16 +59,16 @@ class WeightSteps:
             self.steps = Steps(problem.data, schedule.batch_size, self._step_with_extents)
         else:
             self.steps = steps_for(problem.data, schedule.batch_size, self.step, watch, lambda: self.optimiser.settled, [draws])
-        self._falls_to = 1.0
+        self._rate_share = 1.0
 
-    def epoch(self, falls_to: float, generator: Generator) -> float:
+    def epoch(self, rate_share: float, generator: Generator) -> float:
         """One pass over the data, at a share of the learning rate; the mean loss, fetched from the device once.
 
         Raises:
             NotFiniteError: If it is not finite.
         """
-        problem, rate = self.problem, self.schedule.learning_rate * falls_to
-        self._falls_to = falls_to
+        problem, rate = self.problem, self.schedule.learning_rate * rate_share
+        self._rate_share = rate_share
         with torch.no_grad():
             precisions = problem.prior.precisions()
             penalties = torch.stack([precisions[name].double() for name in weights(problem.model)]) / problem.data.size
@@ -105,7 +109,7 @@ class WeightSteps:
     def step(self, batch: Batch) -> Tensor:
         """One step on a batch; its loss, summed over data."""
         inputs, targets = batch
-        with _quickly():
+        with _tensor_cores(inputs.device):
             loss = -self.problem.likelihood.log_prob(self.problem.model(inputs), targets).sum()
             gradients = torch.autograd.grad(loss / len(inputs), self.optimiser.parameters)
         self.optimiser.step(gradients)
@@ -122,26 +126,28 @@ class WeightSteps:
         parameters = [*self.optimiser.parameters, *self.hyper.parameters]
         found = torch.autograd.grad(loss / len(inputs) - reward, parameters)
         count = len(self.optimiser.parameters)
-        self.hyper.step(found[count:], self.objective.extent_rate * self._falls_to)
+        self.hyper.step(found[count:], self.objective.extent_rate * self._rate_share)
         self.optimiser.step(found[:count])
         return loss.detach()
 
 
 @contextmanager
-def _quickly() -> Iterator[None]:
-    """On a GPU, convolutions by the algorithm that was fastest when tried, and products of matrices as precise as these.
+def _tensor_cores(device: torch.device) -> Iterator[None]:
+    """Products of matrices on a GPU as precise as convolutions are by default, TF32; as they were, where a user has chosen.
 
-    That is TF32, unless convolutions were asked for in full precision. For gradients alone, whose noise is far above a mantissa
-    of ten bits; curvature and evidence are as they were.
+    For gradients alone, whose noise is far above a mantissa of ten bits.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = cudnn.benchmark, getattr(matmul, "fp32_precision", None)
-    cudnn.benchmark = True
-    if before[1] is not None:  # since torch 2.9
-        matmul.fp32_precision = cudnn.conv.fp32_precision  # type: ignore[attr-defined]
-    try:
+    if device.type != "cuda" or not hasattr(matmul, "fp32_precision"):  # which torch has since 2.9
         yield
-    finally:
-        cudnn.benchmark = before[0]
-        if before[1] is not None:
-            matmul.fp32_precision = before[1]
+        return
+    with _SETTING:
+        if matmul.fp32_precision != "none" or cudnn.conv.fp32_precision != "tf32":  # type: ignore[attr-defined]
+            yield
+            return
+        matmul.allow_tf32 = True  # the older of two ways to say it, which both understand
+        try:
+            yield
+        finally:
+            matmul.allow_tf32 = False
+            matmul.fp32_precision = "none"

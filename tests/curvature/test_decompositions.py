@@ -96,3 +96,12 @@ def test_what_is_not_faint_is_decomposed_and_slopes_are_the_same(generator):
         wanted = -kinds(torch.float64)[name].effective(precision.detach()) / precision.detach()
         assert_close(precision.grad, wanted, rtol=1e-12, atol=0.0)
     assert faint(blocks, {name: torch.tensor(torch.nan) for name in blocks}) == set()
+
+
+def test_log_determinants_of_many_precisions_go_at_once():
+    grid = torch.tensor([0.1, 1.0, 1e12], dtype=torch.float64)
+    curvature = BlockCurvature(kinds(torch.float64), torch.zeros(()), "by hand", None)
+    found = torch.vmap(lambda precision: curvature.log_det(dict.fromkeys(curvature.blocks, precision)))(grid)
+    one_by_one = BlockCurvature(kinds(torch.float64), torch.zeros(()), "by hand", None)
+    wanted = [one_by_one.log_det(dict.fromkeys(one_by_one.blocks, precision)) for precision in grid]
+    assert_close(found, torch.stack(wanted))

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from torch.func import functional_call, jacfwd, jacrev, vmap
+from torch.func import functional_call, hessian, jacfwd, jacrev, vmap
 from torch.testing import assert_close
 
 from symbayes.layers.basis import RadialBasis
@@ -74,6 +74,22 @@ def test_in_training_value_and_gradient_are_the_same(omega):
     assert_close(found.detach(), exact, rtol=1e-7, atol=1e-9)
     with pytest.raises(RuntimeError, match="marked with @once_differentiable"):
         found.sum().backward()
+
+
+def test_in_training_second_derivatives_of_functional_calls_are_exact():
+    basis = RadialBasis((3, 4), 0.5, learn_lengthscale=True, omega=0.6).double()
+    basis.forward = basis.matrix
+
+    def energy(omega):
+        return functional_call(basis, {"omega": omega}, ()).square().sum()
+
+    at = basis.omega.detach()
+    found = {mode: (hessian(energy)(at), jacfwd(energy)(at)) for mode in (True, False) if basis.train(mode) is basis}
+    assert_close(found[True], found[False])
+    assert found[True][0].abs() > 1
+    inputs = torch.randn(5, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    basis.train()
+    assert_close(vmap(lambda one: basis.matrix() @ one)(inputs), inputs @ basis.matrix().T)
 
 
 def test_a_singular_basis_is_not_finite_in_training_either():

@@ -1,9 +1,12 @@
 """MacKay's fixed point against the maximum of the evidence it belongs to."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 from torch.testing import assert_close
 
+from symbayes.curvature.blocks import DiagonalBlock
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
@@ -73,6 +76,9 @@ def test_where_the_data_say_nothing_a_precision_stays(generator):
     before = prior.log_precision.detach().clone()
     update_precisions(nothing, model, prior, 0.5)
     assert_close(prior.log_precision.detach(), before, rtol=0, atol=0)
+    unknown = {name: DiagonalBlock(torch.full((1,), torch.nan)) for name in curvature.blocks}
+    update_precisions(replace(curvature, blocks=unknown), model, prior, 0.5)
+    assert prior.log_precision.isnan().all()  # what is no number is not passed over
 
 
 def test_the_noise_of_linear_regression_is_found(generator):

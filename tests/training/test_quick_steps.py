@@ -1,14 +1,15 @@
-"""Steps that are quick: what is set for them is as it was after them, and what is off is not turned."""
+"""Steps that are quick: in TF32 where nobody chose otherwise, and not turned where there is nothing to turn."""
 
 import dataclasses
 
+import pytest
 import torch
 
 import symbayes as sb
 from symbayes.data.source import as_source
 from symbayes.layers.structure import weights
 from symbayes.training.problem import Problem
-from symbayes.training.weight_steps import WeightSteps
+from symbayes.training.weight_steps import WeightSteps, _tensor_cores
 from tests.small import load_few
 
 
@@ -29,20 +30,51 @@ def turned(steps):
     return {name for name, rotation in zip(named, steps.optimiser.rotations, strict=True) if rotation is not None}
 
 
-def test_settings_of_the_backends_are_as_before():
-    def settings():
-        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-        return cudnn.benchmark, matmul.fp32_precision, cudnn.conv.fp32_precision
+@pytest.fixture
+def matmul():
+    yield torch.backends.cuda.matmul
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.fp32_precision = "none"
 
-    before = settings()
-    steps, _, _ = weight_steps()
-    assert settings() == before
-    seen = []
-    steps.problem.model.register_forward_hook(lambda *_: seen.append(settings()))
-    steps.step(next(steps.problem.data.batches(20)))
-    assert seen == [(True, before[2], before[2])]
-    assert settings() == before
-    assert torch.get_float32_matmul_precision() == "highest"  # the older way to ask is not confused
+
+needs_precisions = pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch tells what was chosen since 2.9"
+)
+
+
+def precision(matmul):
+    """By all the ways to ask, none of which may be confused by another."""
+    return matmul.fp32_precision, matmul.allow_tf32, torch.get_float32_matmul_precision()
+
+
+@needs_precisions
+def test_products_on_a_gpu_are_as_precise_as_convolutions_meanwhile(matmul):
+    unset = ("none", False, "highest")
+    for _ in range(2):
+        assert precision(matmul) == unset
+        with _tensor_cores(torch.device("cuda")):
+            assert precision(matmul) == ("tf32", True, "high")
+            with _tensor_cores(torch.device("cuda")):
+                assert precision(matmul) == ("tf32", True, "high")
+    with _tensor_cores(torch.device("cpu")):
+        assert precision(matmul) == unset
+    with pytest.raises(ZeroDivisionError), _tensor_cores(torch.device("cuda")):
+        raise ZeroDivisionError
+    assert precision(matmul) == unset
+
+
+@needs_precisions
+def test_what_a_user_has_chosen_stays(matmul):
+    torch.set_float32_matmul_precision("highest")
+    with _tensor_cores(torch.device("cuda")):
+        assert precision(matmul) == ("ieee", False, "highest")
+    matmul.fp32_precision = "none"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    try:
+        with _tensor_cores(torch.device("cuda")):
+            assert matmul.fp32_precision == "none"
+    finally:
+        torch.backends.cudnn.conv.fp32_precision = "tf32"
 
 
 def test_what_is_faint_is_turned_when_it_is_not_any_more():
