@@ -85,7 +85,7 @@ def reproduce(
         "machine": provenance.machine(device) if machine is None else machine,
         "torch": torch.__version__,
     }
-    options = Options(samples, epochs, width, device, progress=jobs == 1 and console.is_terminal)
+    options = Options(samples, epochs, width, device, progress=jobs == 1)
     failed = 0
     if resume:
         todo = [row for row in todo if not _is_finished(paper, row, out, options)]

@@ -19,7 +19,7 @@ class Options:
         epochs: Passes over the data.
         width: Of the network.
         device: Where to compute.
-        progress: Whether a run may show a bar.
+        progress: Whether a run may say how far it is.
     """
 
     samples: int | None = None

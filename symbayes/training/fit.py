@@ -46,7 +46,7 @@ def fit(
         schedule: Batch size and learning rate as well; its epochs stand in for `epochs`.
         augment: How training images are varied from pass to pass, such as `FlipCrop()`; the evidence is of data as they are.
         seed: For the order of data and for rules that sample. Initial weights are the model's own.
-        progress: Whether to show a bar with loss, evidence and remaining time.
+        progress: Whether to show a bar with loss, evidence and remaining time; ten lines instead where there is no terminal.
 
     Returns:
         The trained model with its evidence, symmetries and history.
@@ -71,10 +71,12 @@ def learn_with_bar(
     each_epoch: Callable[[Record], None] = lambda record: None,
     progress: bool = True,
 ) -> Result:
-    """Train to the end, with a bar that says how far it is."""
+    """Train to the end, with a bar that says how far it is; or lines, in a file or a pipe."""
+    console = Console(stderr=True)
+    has_bar = console.is_terminal or console.is_jupyter
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn(),
-        console=Console(stderr=True), disable=not progress, transient=True,
+        console=console, disable=not (progress and has_bar), transient=True,
     )  # fmt: skip
     with bar:
         task = bar.add_task("training", total=schedule.epochs)
@@ -84,7 +86,11 @@ def learn_with_bar(
             nonlocal evidence
             if record.evidence:
                 evidence = f", log evidence {record.evidence.total / problem.data.size:.3f} per datum"
-            bar.update(task, advance=1, description=f"loss {record.loss:.4f}{evidence}")
+            said = f"loss {record.loss:.4f}{evidence}"
+            bar.update(task, advance=1, description=said)
+            if progress and not has_bar and 10 * record.epoch // record.epochs > 10 * (record.epoch - 1) // record.epochs:
+                at = f"epoch {record.epoch} of {record.epochs}, {record.seconds:.0f} s"
+                console.print(f"{at}: {said}", highlight=False, soft_wrap=True)
             each_epoch(record)
 
         return learn(problem, objective, schedule, generator=generator, each_epoch=show)

@@ -1,6 +1,7 @@
 """`fit` from data to result: it learns, repeats itself, saves itself, and says what is wrong."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -40,6 +41,16 @@ def test_it_learns_from_every_kind_of_data(wrap):
     assert result.log_evidence < 0
     assert len(result.history) == 40
     assert "KFAC" in result.evidence.estimator
+
+
+@pytest.mark.parametrize(("epochs", "said"), [(3, [1, 2, 3]), (25, [3, 5, 8, 10, 13, 15, 18, 20, 23, 25])])
+def test_without_a_terminal_ten_lines_say_how_far_it_is(epochs, said, capsys):
+    sb.fit(network(), blobs(), epochs=epochs)
+    lines = capsys.readouterr().err.splitlines()
+    assert [int(re.match(rf"epoch (\d+) of {epochs}, \d+ s: loss \d\.\d{{4}}", line)[1]) for line in lines] == said
+    assert "log evidence -" in lines[-1]
+    sb.fit(network(), blobs(), **QUICK)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_same_seed_gives_the_same_result():
