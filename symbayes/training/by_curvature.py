@@ -35,7 +35,7 @@ def train_by_curvature(problem: Problem, objective: ByCurvature, schedule: Sched
         evidence: Evidence | None = None
         moves = isinstance(objective, Laplace) and objective.moves_at(epoch, schedule.epochs)
         last = epoch == schedule.epochs
-        turns = objective.turned > 0 and (epoch == 1 or epoch % objective.turned == 0) and not last
+        turns = objective.turned > 0 and epoch % objective.turned == 0 and not last
         extents = None
         if moves or turns or last:
             curvature = weight_steps.curvature(last, generator)
