@@ -23,7 +23,8 @@ class ByCurvature(Objective):
         running: Steps from one training batch whose curvature is collected in passing to the next, as a running mean that all
             hyper-steps but the last use; 0 for a pass over all data for each of them.
         memory: Batches that count in that mean.
-        turned: Weights are optimised in the eigenvectors of the curvature, found again after every so many epochs: nearly a natural gradient, with the factors that are there anyway; 0 for not at all.
+        turned: Weights are optimised in the eigenvectors of the curvature, found again after every so many epochs: nearly a
+            natural gradient, with the factors that are there anyway; 0 for not at all.
     """
 
     rule: Rule = field(default_factory=lambda: Kfac(MonteCarloFisher()))
