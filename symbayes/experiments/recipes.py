@@ -57,8 +57,8 @@ _RECIPES: dict[str, dict[str, Recipe]] = {
 def recipe(table: str, network: str, method: str) -> Recipe:
     """How a row is trained.
 
-    Curvature of many features is decomposed seldom. The final evidence of large networks is by one random column, and their
-    learning rate is lower, because tensors of so many features are not turned.
+    Curvature of many features is decomposed seldom. The final evidence of large networks is by one random column. Where their
+    dense paths begin on, they have a lower learning rate, because tensors of so many features are not turned, and fewer epochs.
     """
     usual = _RECIPES[table][method]
     if network in FACTORED:
@@ -70,4 +70,6 @@ def recipe(table: str, network: str, method: str) -> Recipe:
     objective = replace(usual.objective, final_rule=None, turned=4)
     if isinstance(objective, Laplace):
         objective = replace(objective, frequency=4)
+    if network == "fc+conv" and usual.symmetric_start:
+        return replace(usual, objective=objective)
     return replace(usual, objective=objective, epochs=min(usual.epochs, 50), learning_rate=2e-3)
