@@ -202,16 +202,27 @@ def _cells(grid: Sequence[int]) -> Float[Tensor, "cell axis"]:
 
 
 def _locations(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"]:
-    """The cells themselves where there are as many anchors; else spread over the box that the cells span.
+    """Spread over the box that the cells span, where it has room for anchors one cell apart; else they are cells.
 
-    The additive recurrence z_i = ½ + i (φ⁻¹, φ⁻², …) mod 1 with φ^(d+1) = φ + 1 (Roberts 2018): it starts at the centre, and
-    its points keep apart however many there are.
+    Closer anchors would know much the same, and extrapolate wildly: a few directions of u would decide everything.
+
+    Spread by the additive recurrence z_i = ½ + i (φ⁻¹, φ⁻², …) mod 1 with φ^(d+1) = φ + 1 (Roberts 2018): it starts at the
+    centre, and its points keep apart however many there are.
     """
-    if anchors == prod(grid):
-        return _cells(grid)
+    if anchors > prod(size - 1 for size in grid if size > 1):
+        return _spread_cells(grid, anchors)
     axes, root = len(grid), 1.0
     for _ in range(60):
         root = (1 + root) ** (1 / (axes + 1))
     steps = torch.tensor([root ** -(axis + 1) for axis in range(axes)], dtype=torch.float64)
     unit = (0.5 + torch.arange(anchors)[:, None] * steps) % 1
     return ((unit - 0.5) * (torch.tensor(grid) - 1)).to(torch.get_default_dtype())
+
+
+def _spread_cells(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"]:
+    """Cells, row by row: one at the centre, and always one that is farthest from those there are."""
+    cells = _cells(grid)
+    chosen = [int(cells.square().sum(1).argmin())]
+    while len(chosen) < anchors:
+        chosen.append(int(_squares(cells[chosen], cells).amin(0).argmax()))
+    return cells[sorted(chosen)]

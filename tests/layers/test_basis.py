@@ -47,12 +47,30 @@ def test_it_is_the_regression_from_anchors_to_cells(learned):
 def test_anchors_are_counted_as_in_the_paper_and_keep_apart(grid, anchors, count):
     locations = RadialBasis(grid, anchors).locations
     assert len(locations) == count
-    assert_close(locations[0], torch.zeros(len(grid)))
+    assert (locations == 0).all(1).any()
     assert (locations.abs() <= (torch.tensor(grid) - 1) / 2).all()
     if count > 1:
         nearest = torch.cdist(locations, locations).fill_diagonal_(torch.inf).min()
         spacing = (torch.tensor(grid) - 1).prod().item() / count
         assert nearest > 0.5 * spacing ** (1 / len(grid))
+
+
+@pytest.mark.parametrize(
+    ("grid", "anchors", "farthest"),
+    [((3, 3), 5, 1), ((3, 3), 0.8, 1), ((2, 2), 2, 1), ((5,), 5, 0), ((3, 3, 3), 0.5, 1), ((2, 32), 0.5, 2**0.5)],
+)
+def test_anchors_without_room_are_cells_and_leave_none_alone(grid, anchors, farthest):
+    basis, cells = RadialBasis(grid, anchors), RadialBasis(grid).locations
+    is_anchor = (cells[:, None] == basis.locations).all(-1).any(1)
+    assert is_anchor.sum() == len(basis.locations)
+    assert torch.cdist(cells, basis.locations).amin(1).max() <= farthest
+    assert_close(basis.matrix()[:, is_anchor], torch.eye(len(basis.locations)), rtol=0, atol=1e-5)
+
+
+def test_a_row_of_cells_has_room_along_it():
+    along = RadialBasis((1, 9), 0.5).locations[:, 1].sort().values
+    assert along.diff().min() > 1
+    assert along.frac().any()
 
 
 def test_its_slope_is_the_derivative_in_omega():
