@@ -133,11 +133,11 @@ def _every_run(table: Table, found: Sequence[Figures]) -> str:
 
 
 def chosen(table: Table, found: Sequence[Figures]) -> list[Figures]:
-    """Runs in the table by evidence whose blocks had a choice, of each task and network that of the first seed."""
+    """Runs in the table by evidence whose blocks had a choice, of each task and network that of most evidence."""
     runs = cells(table, found).runs
     places = [(task, network, "evidence") for task in table.tasks for network in table.networks]
     had_choice = [place for place in places if place in runs and len(NETWORKS[place[1]].paths) > 1]
-    return [min(runs[place], key=lambda run: run["seed"]) for place in had_choice]
+    return [max(runs[place], key=lambda run: run["log_evidence"]) for place in had_choice]
 
 
 def _choices(table: Table, found: Sequence[Figures]) -> str:
@@ -171,6 +171,7 @@ def markdown(table: Table, form: Callable[[Cells], str], found: Sequence[Figures
     """The table, and what is missing from it."""
     of = cells(table, found)
     about = "Ours, as mean ± standard deviation where there are several seeds; in brackets the paper's."
+    about += " What was learned is shown for the seed of most evidence."
     shown = [row for runs in of.runs.values() for row in runs]
     if shown:
         images, epochs = (_values(row[what] for row in shown) for what in ("images", "epochs"))

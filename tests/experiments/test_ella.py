@@ -168,6 +168,12 @@ def test_what_was_learned_is_that_of_a_run_in_the_table():
     assert "test 84.0 %" in PAPERS["table2"].pictures(runs)["table2_choices"]
 
 
+def test_of_several_seeds_what_was_learned_is_that_of_most_evidence():
+    runs = [a_run("table2", seed=seed, log_evidence=value) for seed, value in enumerate((-1.2, -1.1, -1.3))]
+    assert "What F-FC+CONV by evidence learned (seed 1)" in PAPERS["table2"].more(runs)
+    assert "−log evidence 1.10" in PAPERS["table2"].pictures(runs)["table2_choices"]
+
+
 def test_a_table_without_runs_says_so():
     assert "– (98.86)" in PAPERS["table1"].markdown([])
     assert PAPERS["table1"].more([]) == ""
