@@ -25,7 +25,8 @@ def update_precisions(
     """log δ ← log δ + damping · (log(γ / ‖θ‖²) − log δ) for every learned group, within LOG_PRECISION_RANGE.
 
     At the fixed point ∂ log evidence / ∂ log δ = ½ (γ − δ‖θ‖²) vanishes (MacKay 1992). Where the data say nothing, γ = 0, as of
-    either factor of a path once the other is zero, δ stays: what is left of the weights is the prior's to take away.
+    either factor of a path once the other is zero, δ stays: what is left of the weights is the prior's to take away. Once
+    nothing is left, the evidence is the same for every δ; it moves to the largest, which says that they are off.
 
     Args:
         curvature: At the weights there are.
@@ -44,9 +45,11 @@ def update_precisions(
         spent[index] += gamma[name]
         squares[index] += squares_of[name]
     tiny = torch.finfo(spent.dtype).tiny
-    target = (spent / squares.clamp(min=tiny)).log()
+    said_nothing = spent < tiny
+    target = (spent / squares.clamp(min=tiny)).log().where(~(said_nothing & (squares == 0)), LOG_PRECISION_RANGE[1])
     moved = prior.log_precision.lerp(target.clamp(*LOG_PRECISION_RANGE), damping)
-    prior.log_precision.copy_(torch.where(prior.learned & ~(spent < tiny), moved, prior.log_precision))
+    stays = ~prior.learned | (said_nothing & (squares > 0))
+    prior.log_precision.copy_(torch.where(stays, prior.log_precision, moved))
 
 
 @torch.no_grad()
