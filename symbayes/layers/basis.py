@@ -221,8 +221,9 @@ def _locations(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"
 
 def _spread_cells(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"]:
     """Cells, row by row: one at the centre, and always one that is farthest from those there are."""
-    cells = _cells(grid)
+    with torch.device("cpu"):  # where networks are made without memory (`meta`), too, it must be known which
+        cells = _cells(grid)
     chosen = [int(cells.square().sum(1).argmin())]
     while len(chosen) < anchors:
         chosen.append(int(_squares(cells[chosen], cells).amin(0).argmax()))
-    return cells[sorted(chosen)]
+    return _cells(grid)[sorted(chosen)]

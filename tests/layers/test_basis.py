@@ -67,6 +67,13 @@ def test_anchors_without_room_are_cells_and_leave_none_alone(grid, anchors, fart
     assert_close(basis.matrix()[:, is_anchor], torch.eye(len(basis.locations)), rtol=0, atol=1e-5)
 
 
+def test_it_is_made_without_memory():
+    with torch.device("meta"):
+        basis, spread = RadialBasis((3, 3), 7), RadialBasis((3, 3), 4)
+    assert basis.matrix().is_meta
+    assert [basis.matrix().shape, spread.matrix().shape] == [(7, 9), (4, 9)]
+
+
 def test_a_row_of_cells_has_room_along_it():
     along = RadialBasis((1, 9), 0.5).locations[:, 1].sort().values
     assert along.diff().min() > 1
