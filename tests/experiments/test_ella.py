@@ -168,6 +168,15 @@ def test_what_was_learned_is_that_of_a_run_in_the_table():
     assert "test 84.0 %" in PAPERS["table2"].pictures(runs)["table2_choices"]
 
 
+def test_dense_paths_that_begin_off_do_not_slow_a_network_down():
+    usual, large = recipe("table2", "conv", "evidence"), recipe("table2", "fc+conv", "evidence")
+    assert (large.learning_rate, large.epochs) == (usual.learning_rate, usual.epochs)
+    for network, method in (("fc+conv", "map"), ("fc", "evidence")):
+        careful = recipe("table2", network, method)
+        assert careful.learning_rate < usual.learning_rate
+        assert careful.epochs < usual.epochs
+
+
 def test_of_several_seeds_what_was_learned_is_that_of_most_evidence():
     runs = [a_run("table2", seed=seed, log_evidence=value) for seed, value in enumerate((-1.2, -1.1, -1.3))]
     assert "What F-FC+CONV by evidence learned (seed 1)" in PAPERS["table2"].more(runs)
