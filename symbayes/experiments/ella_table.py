@@ -164,14 +164,13 @@ def _choices(table: Table, found: Sequence[Figures]) -> str:
         headings += ["choice (paper's)" if theirs else "choice", *(f"paper's δ {name}" for name in names if printed)]
         title = _place(table, run["task"], run["network"], run["method"])
         parts.append(f"What {title} learned (seed {run['seed']}):\n\n{_lines(headings, lines)}")
-    return "\n".join(parts)
+    return "\n".join(["Of several seeds, that of most evidence:\n", *parts]) if parts else ""
 
 
 def markdown(table: Table, form: Callable[[Cells], str], found: Sequence[Figures]) -> str:
     """The table, and what is missing from it."""
     of = cells(table, found)
     about = "Ours, as mean ± standard deviation where there are several seeds; in brackets the paper's."
-    about += " What was learned is shown for the seed of most evidence."
     shown = [row for runs in of.runs.values() for row in runs]
     if shown:
         images, epochs = (_values(row[what] for row in shown) for what in ("images", "epochs"))

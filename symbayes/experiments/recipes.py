@@ -70,6 +70,6 @@ def recipe(table: str, network: str, method: str) -> Recipe:
     objective = replace(usual.objective, final_rule=None, turned=4)
     if isinstance(objective, Laplace):
         objective = replace(objective, frequency=4)
-    if network == "fc+conv" and usual.symmetric_start:
-        return replace(usual, objective=objective)
-    return replace(usual, objective=objective, epochs=min(usual.epochs, 50), learning_rate=2e-3)
+    large = replace(usual, objective=objective)
+    begins_on = network == "fc" or not usual.symmetric_start
+    return replace(large, epochs=min(usual.epochs, 50), learning_rate=2e-3) if begins_on else large

@@ -220,10 +220,14 @@ def _locations(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"
 
 
 def _spread_cells(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"]:
-    """Cells, row by row: one at the centre, and always one that is farthest from those there are."""
+    """Cells, row by row: one at the centre, and always one that is farthest from those there are; or all of them."""
+    if anchors == prod(grid):
+        return _cells(grid)
     with torch.device("cpu"):  # where networks are made without memory (`meta`), too, it must be known which
         cells = _cells(grid)
     chosen = [int(cells.square().sum(1).argmin())]
+    nearest = _squares(cells[chosen], cells)[0]
     while len(chosen) < anchors:
-        chosen.append(int(_squares(cells[chosen], cells).amin(0).argmax()))
+        chosen.append(int(nearest.argmax()))
+        nearest = nearest.minimum(_squares(cells[chosen[-1:]], cells)[0])
     return _cells(grid)[sorted(chosen)]

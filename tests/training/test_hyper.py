@@ -59,7 +59,7 @@ def test_weights_that_vanished_get_a_bounded_precision(generator):
 
 
 def test_where_the_data_say_nothing_a_precision_stays_while_weights_are_left(generator):
-    """Of the two factors of a map that is off, each hides the other: weights there or not, the prior keeps its hold."""
+    """Of the two factors of a map that is off, each hides the other: while weights are left, the prior keeps its hold."""
     model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 2, bias=False))
     with torch.no_grad():
         model[1].weight.zero_()
