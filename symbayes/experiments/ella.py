@@ -16,7 +16,7 @@ import torch
 from symbayes.data.augment import FlipCrop
 from symbayes.data.task import Task
 from symbayes.experiments.ella_paper import TABLE1, TABLE2, TABLE3, Printed
-from symbayes.experiments.recipes import METHODS, Recipe, recipe
+from symbayes.experiments.recipes import METHODS, Recipe, is_photographs, recipe
 from symbayes.experiments.rows import Figures, Options, check_names, whole_numbers
 from symbayes.models.allconv import AllConv, allconv
 from symbayes.priors import TensorwisePrior
@@ -144,11 +144,10 @@ class Table:
 
     def recipe(self, row: Row, options: Options) -> Recipe:
         """How a row is trained."""
-        usual = recipe(self.name, row.network, row.method)
+        usual = recipe(self.name, row.task, row.network, row.method)
         return replace(
             usual,
             epochs=options.epochs or usual.epochs,
-            augment=usual.augment and _is_photographs(row),
             symmetric_start=usual.symmetric_start and len(NETWORKS[row.network].paths) > 1,
         )
 
@@ -161,7 +160,7 @@ class Table:
         chosen, network = self.recipe(row, options), NETWORKS[row.network]
         width = options.width or self.width
         task = whole if row.size is None else whole.subset(row.size, row.seed)
-        model = network.build(task, width, row.seed, equivariant_stride=not _is_photographs(row)).to(options.device)
+        model = network.build(task, width, row.seed, equivariant_stride=not is_photographs(row.task)).to(options.device)
         result = fit(
             model,
             task.train,
@@ -173,10 +172,6 @@ class Table:
             progress=options.progress,
         )
         return {**asdict(row), **figures(result, task), **self.settings(row, options), "weights": save(result, folder)}
-
-
-def _is_photographs(row: Row) -> bool:
-    return row.task.endswith("cifar10")
 
 
 TABLES = {

@@ -1,6 +1,7 @@
 """ELLA's tables: networks of the paper's sizes, rows that run on small digits, and tables with the paper beside ours."""
 
 import json
+from itertools import product
 from xml.etree import ElementTree
 
 import pytest
@@ -70,7 +71,8 @@ def test_networks_have_the_sizes_that_the_paper_prints(network, size):
 def test_every_figure_of_the_paper_belongs_to_a_row():
     for table in TABLES.values():
         assert set(table.printed) <= {(t, n, m) for t in table.tasks for n in table.networks for m in METHODS}
-        assert all(recipe(table.name, network, method).epochs for network in table.networks for method in METHODS)
+        recipes = [recipe(table.name, *place) for place in product(table.tasks, table.networks, METHODS)]
+        assert all(found.epochs > 0 for found in recipes)
         assert set(table.tasks) <= set(TASKS)
     assert len(TABLES["table2"].networks) == 11
     assert set(SHARES) == set(TABLES["table3"].tasks)
@@ -169,12 +171,19 @@ def test_what_was_learned_is_that_of_a_run_in_the_table():
 
 
 def test_dense_paths_that_begin_off_do_not_slow_a_network_down():
-    usual, large = recipe("table2", "conv", "evidence"), recipe("table2", "fc+conv", "evidence")
+    usual, large = (recipe("table2", "cifar10", network, "evidence") for network in ("conv", "fc+conv"))
     assert (large.learning_rate, large.epochs) == (usual.learning_rate, usual.epochs)
     for network, method in (("fc+conv", "map"), ("fc", "evidence")):
-        careful = recipe("table2", network, method)
+        careful = recipe("table2", "cifar10", network, method)
         assert careful.learning_rate < usual.learning_rate
         assert careful.epochs < usual.epochs
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_photographs_take_more_epochs_than_digits_and_are_augmented(method):
+    digits, photographs = (recipe("table3", task, "mixed", method) for task in ("rotated-mnist", "rotated-cifar10"))
+    assert photographs.epochs > digits.epochs
+    assert (photographs.augment, digits.augment) == (True, False)
 
 
 def test_of_several_seeds_what_was_learned_is_that_of_most_evidence():
