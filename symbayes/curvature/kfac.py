@@ -51,14 +51,14 @@ class Kfac(Rule):
         pool_blocks: Whether blocks of weights share the mean of their G, as ELLA does for factored paths. Keeping them
             apart costs the same and is closer to the exact curvature.
         diagonal: Name patterns of weights that get diagonal blocks instead, such as ("head.*",).
-        batch_size: Data in a forward pass.
+        batch_size: Data in a forward pass; when None, as many as suit the device.
     """
 
     fisher: Fisher = field(default_factory=ExactFisher)
     sharing: Sharing = "expand"
     pool_blocks: bool = False
     diagonal: tuple[str, ...] = ()
-    batch_size: int = 250
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.sharing not in ("expand", "reduce"):

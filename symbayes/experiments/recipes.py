@@ -12,7 +12,7 @@ LARGE = ("fc", "fc+conv")
 #: Networks with a factor of 1 024 features for every channel, which takes as long to decompose as some epochs of training.
 FACTORED = ("f-fc", "f-fc+conv", "s-fc-u", "s-fc+s-conv-u", "s-fc-omega", "s-fc+s-conv-omega", "mixed")
 
-_RULE, _EXACT = Kfac(MonteCarloFisher(), batch_size=1000), Kfac(batch_size=1000)
+_RULE, _EXACT = Kfac(MonteCarloFisher()), Kfac()
 _MAP = Map(_RULE, _EXACT, running=10, turned=2)
 _EVIDENCE = Laplace.amortised(rule=_RULE, final_rule=_EXACT)
 

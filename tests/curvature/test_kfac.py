@@ -12,6 +12,7 @@ from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.moment import SecondMoment
+from symbayes.curvature.sweep import OUTPUT_BUDGET, data_at_once
 from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
@@ -205,3 +206,22 @@ def test_factors_of_one_size_are_decomposed_together_whatever_their_scale(genera
         assert_close((U * found[:, None]) @ U.mT, matrices, rtol=1e-4, atol=1e-35)
     else:
         assert "eigenvectors" not in vars(factors[0])
+
+
+def test_batches_suit_the_device(generator):
+    """A few on a CPU; elsewhere many, but not more than memory holds. Nothing is computed on the device of this test."""
+    inputs, targets = torch.randn(2, 3, 32, 32, generator=generator), torch.zeros(2, dtype=torch.long)
+    small, large = (nn.Sequential(nn.Conv2d(3, c, 3, padding=1), nn.Flatten(), nn.Linear(1024 * c, 2)) for c in (8, 512))
+    assert data_at_once(small, TensorSource(inputs, targets, CPU)) < 1000
+    device = torch.device("meta")
+    elsewhere = TensorSource(inputs, targets, device)
+    assert data_at_once(small.to(device), elsewhere) == 5000
+    assert OUTPUT_BUDGET / 2 < data_at_once(large.to(device), elsewhere) * 512 * 1024 <= OUTPUT_BUDGET
+
+
+def test_the_size_of_batches_does_not_matter(generator):
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    inputs = torch.randn(300, 4, generator=generator, dtype=torch.float64)
+    some, one = (curvature_of(Kfac(batch_size=size), model, inputs) for size in (None, 300))
+    for name, block in some.blocks.items():
+        assert_close(block.dense(), one.blocks[name].dense())
