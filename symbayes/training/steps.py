@@ -5,10 +5,12 @@ step reads its lines of the plan of the epoch (which data, how augmented) at a c
 many replays and a single wait.
 """
 
+import gc
 import logging
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -170,15 +172,47 @@ class CapturedSteps(Steps):
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
+        before = _Place(self.source.inputs.device, self.generators)
         try:
             # Other threads may use the device meanwhile, but not capture.
-            with _CAPTURING, torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with _CAPTURING, _nothing_collected(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 work()
         except RuntimeError as error:
             _log.warning("A step could not be captured as a CUDA graph, so every step is launched from the host: %s", error)
             self.settled = lambda: False
+            self.forget()
+            before.restore()
             return
         self._graphs[work] = graph
+
+
+class _Place:
+    """Where the device is before a capture. One that fails leaves its stream behind, and generators that wait for its end."""
+
+    def __init__(self, device: torch.device, generators: Sequence[Generator]) -> None:
+        self.stream = torch.cuda.current_stream(device)
+        of_device = torch.cuda.default_generators[self.stream.device_index]
+        self.generators = [(generator, generator.get_state()) for generator in (of_device, *generators)]
+
+    def restore(self) -> None:
+        torch.cuda.set_stream(self.stream)
+        for generator, state in self.generators:
+            anew = torch.Generator(generator.device)
+            anew.set_state(state)
+            generator.graphsafe_set_state(anew)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """No garbage is collected meanwhile: the end of a graph of an earlier training would break off the capture of this one."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _drawn_on_the_host() -> tuple[object, ...]:

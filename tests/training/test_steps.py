@@ -1,5 +1,7 @@
 """Steps of an epoch: what is looked at and when, and captured steps that are those from the host."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from symbayes.data.augment import FlipCrop
 from symbayes.data.source import as_source
 from symbayes.training.optimiser import PATIENCE, ProximalAdam
-from symbayes.training.steps import CapturedSteps, Steps, Watch, steps_for
+from symbayes.training.steps import CapturedSteps, Steps, Watch, _nothing_collected, steps_for
 
 CPU = torch.device("cpu")
 
@@ -75,7 +77,37 @@ def test_steps_are_from_the_host_without_a_device():
     assert type(steps) is Steps
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are captured on a CUDA device")
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_collected_before_a_capture_and_not_during_it(enabled):
+    class Cycle:
+        ends = 0
+
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            Cycle.ends += 1
+
+    was, thresholds = gc.isenabled(), gc.get_threshold()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        Cycle()
+        with _nothing_collected():
+            assert Cycle.ends == 1
+            gc.set_threshold(1)
+            Cycle()
+            assert [[] for _ in range(1000)]
+            assert Cycle.ends == 1
+        assert gc.isenabled() == enabled
+    finally:
+        gc.set_threshold(*thresholds)
+        (gc.enable if was else gc.disable)()
+
+
+on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are captured on a CUDA device")
+
+
+@on_a_card
 @pytest.mark.parametrize("size", [200, 203, 201])
 def test_captured_steps_are_those_from_the_host(size, monkeypatch):
     monkeypatch.setattr("random.getstate", lambda: 0)  # checks of types in tests draw which entries they look at
@@ -111,3 +143,49 @@ def test_captured_steps_are_those_from_the_host(size, monkeypatch):
     assert 4 * size // 20 > 2 * PATIENCE
     for ours, theirs in zip(run(True), run(False), strict=True):
         assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def noisy_steps(kind, wait=False):
+    """Steps on a card whose loss is drawn there; those that wait for it cannot be captured."""
+    device = torch.device("cuda")
+    draws = torch.Generator(device).manual_seed(0)
+
+    def step(batch):
+        loss = torch.randn(len(batch[0]), generator=draws, device=device).sum() + torch.rand((), device=device)
+        if wait and torch.cuda.is_current_stream_capturing():
+            loss.item()
+        return loss
+
+    torch.cuda.manual_seed(0)
+    source = as_source(images(100), device)
+    return kind(source, 20, step, None, lambda: True, [draws]) if kind is CapturedSteps else kind(source, 20, step)
+
+
+@on_a_card
+def test_the_end_of_an_earlier_training_does_not_break_off_a_capture(monkeypatch):
+    monkeypatch.setattr("random.getstate", lambda: 0)
+    thresholds = gc.get_threshold()
+    gc.disable()
+    try:
+        for _ in range(3):
+            steps = noisy_steps(CapturedSteps)
+            steps.epoch(torch.Generator())
+            assert len(steps._graphs) == 1
+            gc.enable()
+            gc.set_threshold(1)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+
+
+@on_a_card
+def test_steps_that_cannot_be_captured_go_on_from_the_host(monkeypatch, caplog):
+    monkeypatch.setattr("random.getstate", lambda: 0)
+    before = torch.cuda.current_stream()
+    found = []
+    for kind in (CapturedSteps, Steps):
+        steps = noisy_steps(kind, wait=True)
+        found.append(torch.stack([steps.epoch(torch.Generator().manual_seed(0)) for _ in range(3)]))
+    assert "could not be captured" in caplog.text
+    assert torch.cuda.current_stream() == before
+    assert_close(*found)
