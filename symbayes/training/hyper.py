@@ -1,6 +1,7 @@
 """Hyper-steps: MacKay's fixed point for precisions and noise, with the curvature held; extents by gradients through it."""
 
 from collections.abc import Mapping, Sequence
+from math import exp
 
 import torch
 from torch import Generator, Tensor, nn
@@ -17,6 +18,9 @@ from symbayes.layers.structure import hyperparameters
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
 from symbayes.training.problem import Problem
 
+#: Twice the slope of the evidence in log δ, in nats, below which it is the same for every δ. Below rounding, γ / ‖θ‖² is noise.
+NEGLIGIBLE = 1e-12
+
 
 @torch.no_grad()
 def update_precisions(
@@ -26,7 +30,7 @@ def update_precisions(
 
     At the fixed point ∂ log evidence / ∂ log δ = ½ (γ − δ‖θ‖²) vanishes (MacKay 1992). Where the data say nothing, γ = 0, as of
     either factor of a path once the other is zero, δ stays: what is left of the weights is the prior's to take away. Once
-    nothing is left, the evidence is the same for every δ; it moves to the largest, which says that they are off.
+    next to nothing is left, the evidence is the same for every δ; it moves to the largest, which says that they are off.
 
     Args:
         curvature: At the weights there are.
@@ -44,11 +48,11 @@ def update_precisions(
         index = prior.groups.index(group)
         spent[index] += gamma[name]
         squares[index] += squares_of[name]
-    tiny = torch.finfo(spent.dtype).tiny
-    said_nothing = spent < tiny
-    target = (spent / squares.clamp(min=tiny)).log().where(~(said_nothing & (squares == 0)), LOG_PRECISION_RANGE[1])
+    tiny, most = torch.finfo(spent.dtype).tiny, LOG_PRECISION_RANGE[1]
+    is_off = (spent < NEGLIGIBLE) & (squares * exp(most) < NEGLIGIBLE)
+    target = (spent / squares.clamp(min=tiny)).log().where(~is_off, most)
     moved = prior.log_precision.lerp(target.clamp(*LOG_PRECISION_RANGE), damping)
-    stays = ~prior.learned | (said_nothing & (squares > 0))
+    stays = ~prior.learned | ((spent < tiny) & ~is_off)
     prior.log_precision.copy_(torch.where(stays, prior.log_precision, moved))
 
 
