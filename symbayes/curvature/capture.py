@@ -94,12 +94,12 @@ def _refuse_shared(model: nn.Module) -> None:
 
 def is_differentiable(model: nn.Module, inputs: Tensor) -> bool:
     """Whether gradients are on and outputs depend on more than weights: on hyperparameters, inputs, other tensors of a user."""
-    return torch.is_grad_enabled() and _depends(model, inputs, hyperparameters=True)
+    return torch.is_grad_enabled() and depends_on_more(model, inputs, hyperparameters=True)
 
 
 @torch.enable_grad()
-def _depends(model: nn.Module, inputs: Tensor, *, hyperparameters: bool) -> bool:
-    """Whether outputs depend on tensors that ask for gradients and are no weights."""
+def depends_on_more(model: nn.Module, inputs: Tensor, *, hyperparameters: bool) -> bool:
+    """Whether outputs depend on tensors that ask for gradients and are no weights; on hyperparameters, where these count."""
     outputs: Tensor = torch.func.functional_call(model, held(model, hyperparameters), (inputs[:1],))
     return outputs.requires_grad
 
@@ -163,7 +163,7 @@ class Capture:
             ValueError: If the outputs are not a row for each datum.
         """
         if self._tracked is None:
-            self._tracked = _depends(self.model, inputs, hyperparameters=False)
+            self._tracked = depends_on_more(self.model, inputs, hyperparameters=False)
         outputs = self._run(inputs)
         if outputs is None:
             self._copying = True

@@ -26,19 +26,21 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.adapters import FoldedRows
 from symbayes.curvature.blocks import Block, DenseBlock, Factor, KroneckerBlock
-from symbayes.curvature.capture import Site, find_sites
+from symbayes.curvature.capture import Capture, Site, depends_on_more, find_sites
 from symbayes.curvature.diagonal import DiagonalAccumulator
 from symbayes.curvature.fisher import ExactFisher, Fisher
 from symbayes.curvature.moment import SecondMoment
 from symbayes.curvature.rule import BlockCurvature, Rule
 from symbayes.curvature.sweep import Accumulator, swept_curvature
-from symbayes.data.source import DataSource
+from symbayes.data.source import DataSource, TensorSource
 from symbayes.likelihoods import Likelihood
 
 Sharing = Literal["expand", "reduce"]
 
 #: Input rows are formed for as many data at a time as stay below this many numbers.
 ROW_BUDGET, ROW_BUDGET_CPU = 2**26, 2**20
+#: Data in a forward pass where nothing else is asked for; on a GPU as long as what maps give stays below this many numbers.
+_DATA, _DATA_GPU, OUTPUT_BUDGET = 250, 5000, 2**28
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Kfac(Rule):
         pool_blocks: Whether blocks of weights share the mean of their G, as ELLA does for factored paths. Keeping them
             apart costs the same and is closer to the exact curvature.
         diagonal: Name patterns of weights that get diagonal blocks instead, such as ("head.*",).
-        batch_size: Data in a forward pass; when None, as many as suit the device.
+        batch_size: Data in a forward pass; when None, 250, and on a GPU, which is bound by the launch of kernels, more.
     """
 
     fisher: Fisher = field(default_factory=ExactFisher)
@@ -67,15 +69,24 @@ class Kfac(Rule):
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> BlockCurvature:
-        sites = find_sites(model).maps
+        found = find_sites(model)
+        sites = found.maps
         for pattern in self.diagonal:
             if not any(fnmatch(site.weight or "", pattern) for site in sites.values()):
                 known = ", ".join(site.weight for site in sites.values() if site.weight)
                 raise ValueError(f"diagonal must name weights of the model; {pattern!r} matches none of {known}.")
+
+        def accumulators() -> dict[str, Accumulator]:
+            return {name: self.accumulator(site) for name, site in sites.items()}
+
+        size = self.batch_size
+        if size is None:
+            # Where there are no factors, gradients of single data are held.
+            has_factors = not found.free and all(isinstance(a, KroneckerAccumulator) for a in accumulators().values())
+            size = data_at_once(model, data) if has_factors else _DATA
         return swept_curvature(
-            model, data, likelihood, self.fisher, lambda: {name: self.accumulator(site) for name, site in sites.items()},
-            batch_size=self.batch_size, generator=generator, estimator=str(self),
-        )  # fmt: skip
+            model, data, likelihood, self.fisher, accumulators, batch_size=size, generator=generator, estimator=str(self)
+        )
 
     def accumulator(self, site: Site) -> Accumulator:
         """What collects the curvature of a map under these settings."""
@@ -85,6 +96,19 @@ class Kfac(Rule):
 
     def __str__(self) -> str:
         return f"KFAC ({self.sharing}{', blocks pooled' if self.pool_blocks else ''}, {self.fisher})"
+
+
+def data_at_once(model: nn.Module, data: DataSource) -> int:
+    """How many data make a batch that suits the device: few where they are to stay in a cache, or where graphs may be kept."""
+    if not isinstance(data, TensorSource) or data.inputs.device.type == "cpu":
+        return _DATA
+    datum = data.inputs[:1]
+    if depends_on_more(model, datum, hyperparameters=True):
+        return _DATA
+    with Capture(model) as capture:
+        capture.forward(datum)
+        numbers = sum(output.numel() for output in capture.outputs.values())
+    return min(_DATA_GPU, max(1, OUTPUT_BUDGET // max(1, numbers)))
 
 
 class KroneckerAccumulator(Accumulator):

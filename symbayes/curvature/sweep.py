@@ -19,12 +19,7 @@ from symbayes.curvature.free import free_gradients, refuse_unused
 from symbayes.curvature.replay import Precisions, Replay, Sums
 from symbayes.curvature.rule import BlockCurvature, log_det_of
 from symbayes.data.source import DataSource
-from symbayes.layers.structure import weights
 from symbayes.likelihoods import Likelihood
-
-#: Data in a forward pass where nothing else is asked for. On a GPU, which is bound by the launch of kernels, there are more of
-#: them, up to this many and as long as what maps give stays below this many numbers.
-_DATA, _DATA_GPU, OUTPUT_BUDGET = 250, 5000, 2**28
 
 Rows = Float[Tensor, "n s block d"]
 #: Rows of the gradients of v columns.
@@ -64,42 +59,28 @@ def swept_curvature(
     fisher: Fisher,
     accumulators: Accumulators,
     *,
-    batch_size: int | None,
+    batch_size: int,
     generator: Generator | None,
     estimator: str,
 ) -> BlockCurvature:
-    """Curvature as blocks that follow from sums over the data, from one pass over them; if None, in batches to suit the device.
+    """Curvature as blocks that follow from sums over the data, from one pass over them.
 
     Raises:
         NotFiniteError: If inputs or the loss are not finite.
     """
     whole = accumulators()
     scales = fisher.scales(likelihood)
-    size = data_at_once(model, data) if batch_size is None else batch_size
-    sums, log_likelihood = sweep(model, data, likelihood, fisher, whole, batch_size=size, generator=generator)
+    sums, log_likelihood = sweep(model, data, likelihood, fisher, whole, batch_size=batch_size, generator=generator)
 
     def collect(part: DataSource) -> tuple[Sums, Tensor]:
-        return sweep(model, part, likelihood, fisher, accumulators(), batch_size=size, generator=generator)
+        return sweep(model, part, likelihood, fisher, accumulators(), batch_size=batch_size, generator=generator)
 
     def log_det(sums: Sums, precisions: Precisions) -> Tensor:
         return log_det_of(make_blocks(whole, sums, scales.detach()), precisions)
 
     held = {key: value.detach() for key, value in sums.items()}
-    replay = Replay(held, collect, log_det, data, size)
+    replay = Replay(held, collect, log_det, data, batch_size)
     return BlockCurvature(make_blocks(whole, sums, scales), log_likelihood, estimator, replay)
-
-
-def data_at_once(model: nn.Module, data: DataSource) -> int:
-    """How many data make a batch that suits the device: few where they are to stay in a cache, or where graphs are kept."""
-    if next(iter(weights(model).values())).device.type == "cpu":
-        return _DATA
-    inputs, _ = next(iter(data.batches(_DATA)))
-    if is_differentiable(model, inputs):
-        return _DATA
-    with Capture(model) as capture:
-        capture.forward(inputs[:1])
-        numbers = sum(output.numel() for output in capture.outputs.values())
-    return min(_DATA_GPU, max(1, OUTPUT_BUDGET // max(1, numbers)))
 
 
 def make_blocks(accumulators: Mapping[str, Accumulator], sums: Sums, scales: Float[Tensor, " k"]) -> dict[str, Block]:

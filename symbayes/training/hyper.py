@@ -18,7 +18,7 @@ from symbayes.layers.structure import hyperparameters
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
 from symbayes.training.problem import Problem
 
-#: Twice the slope of the evidence in log δ, in nats, below which it is the same for every δ. Below rounding, γ / ‖θ‖² is noise.
+#: Effective parameters, or nats that the largest δ would cost, which are as good as none: of such γ / ‖θ‖² is noise.
 NEGLIGIBLE = 1e-12
 
 
@@ -28,9 +28,9 @@ def update_precisions(
 ) -> None:
     """log δ ← log δ + damping · (log(γ / ‖θ‖²) − log δ) for every learned group, within LOG_PRECISION_RANGE.
 
-    At the fixed point ∂ log evidence / ∂ log δ = ½ (γ − δ‖θ‖²) vanishes (MacKay 1992). Where the data say nothing, γ = 0, as of
+    At the fixed point ∂ log evidence / ∂ log δ = ½ (γ − δ‖θ‖²) vanishes (MacKay 1992). Where the data say nothing, γ ≈ 0, as of
     either factor of a path once the other is zero, δ stays: what is left of the weights is the prior's to take away. Once
-    next to nothing is left, the evidence is the same for every δ; it moves to the largest, which says that they are off.
+    next to nothing is left, no larger δ costs anything; it moves to the largest, which says that they are off.
 
     Args:
         curvature: At the weights there are.
@@ -49,10 +49,11 @@ def update_precisions(
         spent[index] += gamma[name]
         squares[index] += squares_of[name]
     tiny, most = torch.finfo(spent.dtype).tiny, LOG_PRECISION_RANGE[1]
-    is_off = (spent < NEGLIGIBLE) & (squares * exp(most) < NEGLIGIBLE)
+    says_nothing = spent < NEGLIGIBLE
+    is_off = says_nothing & (squares * exp(most) < NEGLIGIBLE)
     target = (spent / squares.clamp(min=tiny)).log().where(~is_off, most)
     moved = prior.log_precision.lerp(target.clamp(*LOG_PRECISION_RANGE), damping)
-    stays = ~prior.learned | ((spent < tiny) & ~is_off)
+    stays = ~prior.learned | (says_nothing & ~is_off)
     prior.log_precision.copy_(torch.where(stays, prior.log_precision, moved))
 
 

@@ -10,14 +10,14 @@ from torch.testing import assert_close
 from symbayes.curvature.blocks import DenseBlock, DiagonalBlock, Factor, KroneckerBlock, decompose
 from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.kfac import OUTPUT_BUDGET, Kfac, data_at_once
 from symbayes.curvature.moment import SecondMoment
-from symbayes.curvature.sweep import OUTPUT_BUDGET, data_at_once
 from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layers.structure import Hyperparameter
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
 from tests.oracles import dense_ggn, softmax_hessian
 
@@ -212,11 +212,41 @@ def test_batches_suit_the_device(generator):
     """A few on a CPU; elsewhere many, but not more than memory holds. Nothing is computed on the device of this test."""
     inputs, targets = torch.randn(2, 3, 32, 32, generator=generator), torch.zeros(2, dtype=torch.long)
     small, large = (nn.Sequential(nn.Conv2d(3, c, 3, padding=1), nn.Flatten(), nn.Linear(1024 * c, 2)) for c in (8, 512))
-    assert data_at_once(small, TensorSource(inputs, targets, CPU)) < 1000
+    few = data_at_once(small, TensorSource(inputs, targets, CPU))
+    assert few < 1000
     device = torch.device("meta")
     elsewhere = TensorSource(inputs, targets, device)
     assert data_at_once(small.to(device), elsewhere) == 5000
     assert OUTPUT_BUDGET / 2 < data_at_once(large.to(device), elsewhere) * 512 * 1024 <= OUTPUT_BUDGET
+    with device:
+        learns_more = nn.Sequential(Scaled(), nn.Flatten(), nn.Linear(3072, 2))
+    with torch.no_grad():
+        assert data_at_once(learns_more, elsewhere) == few  # the pass may be made again with a graph
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = Hyperparameter(torch.ones(()))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+@pytest.mark.parametrize(("rule", "last", "most"), [
+    (Kfac(), nn.Linear(6, 2), 5),
+    (Kfac(diagonal=("0.*",)), nn.Linear(6, 2), 2),
+    (Kfac(), nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 2)), 2),
+    (Kfac(batch_size=3), nn.Linear(6, 2), 3),
+])  # fmt: skip
+def test_where_gradients_of_single_data_are_held_batches_are_small(rule, last, most, generator, monkeypatch):
+    monkeypatch.setattr("symbayes.curvature.kfac.data_at_once", lambda model, data: 5)
+    monkeypatch.setattr("symbayes.curvature.kfac._DATA", 2)
+    seen = []
+    model = nn.Sequential(nn.Linear(4, 6), last)
+    model.register_forward_hook(lambda module, inputs, outputs: seen.append(len(outputs)))
+    curvature_of(rule, model, torch.randn(11, 4, generator=generator))
+    assert max(seen) == most
 
 
 def test_the_size_of_batches_does_not_matter(generator):

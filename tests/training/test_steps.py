@@ -163,16 +163,29 @@ def noisy_steps(kind, wait=False):
 
 @on_a_card
 def test_the_end_of_an_earlier_training_does_not_break_off_a_capture(monkeypatch):
+    """Garbage that holds a graph lies there as a capture begins, and would be collected at once."""
     monkeypatch.setattr("random.getstate", lambda: 0)
     thresholds = gc.get_threshold()
+    gc.collect()
     gc.disable()
     try:
-        for _ in range(3):
-            steps = noisy_steps(CapturedSteps)
-            steps.epoch(torch.Generator())
-            assert len(steps._graphs) == 1
-            gc.enable()
-            gc.set_threshold(1)
+        earlier = [noisy_steps(CapturedSteps)]
+        earlier[0].epoch(torch.Generator())
+        later = noisy_steps(CapturedSteps)
+        step = later.step
+
+        def collecting(batch):
+            earlier.clear()
+            if torch.cuda.is_current_stream_capturing():
+                gc.set_threshold(1)
+                assert [[] for _ in range(1000)]
+            return step(batch)
+
+        later.step = collecting
+        gc.set_threshold(10**6)
+        gc.enable()
+        later.epoch(torch.Generator())
+        assert len(later._graphs) == 1
     finally:
         gc.set_threshold(*thresholds)
         gc.enable()
