@@ -6,7 +6,7 @@ symmetry in a layer is the precision of the path that would break it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from fnmatch import fnmatch
 from math import log, pi
 
@@ -20,6 +20,10 @@ from symbayes.layers.structure import WeightTensor, weight_tensors
 LOG_PRECISION_RANGE = (-10.0, 20.0)
 
 
+#: A path, by the name of its layer and its own.
+_Place = tuple[str, str]
+
+
 class Prior(nn.Module, ABC):
     """A normal prior with a learned precision for each group of weight tensors.
 
@@ -30,11 +34,11 @@ class Prior(nn.Module, ABC):
             learned when None.
         symmetric_start: Whether paths that break a symmetry which another path of their layer keeps begin switched off: not at
             `precision`, but at that of their small initial weights, 1 / mean θ². From there the evidence lets a path in if the
-            squared gradient of its weights exceeds the trace of their curvature.
+            squared gradient of its weights exceeds the trace of their curvature. Or which of them, such as ("factored",).
 
     Raises:
         ValueError: If a pattern matches nothing, or only some of the tensors that share a precision; or if there is no path
-            to begin switched off.
+            to begin switched off, or none of a name that is given.
     """
 
     #: Whether the precision of a group is learned.
@@ -46,7 +50,7 @@ class Prior(nn.Module, ABC):
         precision: float = 1.0,
         learn: Sequence[str] | None = None,
         *,
-        symmetric_start: bool = False,
+        symmetric_start: bool | Sequence[str] = False,
     ) -> None:
         super().__init__()
         if not 0 < precision < float("inf"):
@@ -58,7 +62,8 @@ class Prior(nn.Module, ABC):
         example = next(p for p in model.parameters() if p.requires_grad)
         start = torch.full((len(self.groups),), log(precision), dtype=example.dtype, device=example.device)
         if symmetric_start:
-            self._switch_off(start, tensors, dict(model.named_parameters()))
+            off = _relaxing(tensors, None if symmetric_start is True else symmetric_start)
+            self._switch_off(off, start, tensors, dict(model.named_parameters()))
         self.log_precision = nn.Parameter(start)
         self.learn = None if learn is None else tuple(learn)
         self.register_buffer("learned", torch.tensor(self._learned(), device=example.device), persistent=False)
@@ -67,16 +72,14 @@ class Prior(nn.Module, ABC):
     def group_name(self, tensor: WeightTensor) -> str:
         """The group that a tensor shares its precision with."""
 
-    def _switch_off(self, start: Tensor, tensors: Mapping[str, WeightTensor], values: Mapping[str, Tensor]) -> None:
-        """Raise the precision of groups in which all tensors relax a symmetry to that of their initial weights."""
-        kept_on = {(tensor.layer, tensor.path) for tensor in tensors.values() if tensor.relaxes}
-        if not kept_on:
-            raise ValueError(
-                "symmetric_start needs a RelaxedLayer in which one path keeps a symmetry that another breaks; there is none."
-            )
+    def _switch_off(
+        self, off: Set[_Place], start: Tensor, tensors: Mapping[str, WeightTensor], values: Mapping[str, Tensor]
+    ) -> None:
+        """Raise the precision of groups in which all tensors are of paths to begin off to that of their initial weights."""
+        kept_on = set(off)
         for index, group in enumerate(self.groups):
             members = [tensors[name] for name, of in self.group_of.items() if of == group]
-            if not all(tensor.relaxes and tensor.kind != "shape" for tensor in members):
+            if not all((tensor.layer, tensor.path) in off and tensor.kind != "shape" for tensor in members):
                 continue
             # Biases begin at zero: they are given the precision of the weights beside them.
             places = {(tensor.layer, tensor.path) for tensor in members}
@@ -151,6 +154,25 @@ class Prior(nn.Module, ABC):
             size = self.sizes[name]
             total = total + (size * (precision.double().log() - log(2 * pi)) - precision * weights[name].square().sum()) / 2
         return total
+
+
+def _relaxing(tensors: Mapping[str, WeightTensor], names: Sequence[str] | None) -> Set[_Place]:
+    """Paths that break a symmetry which another of their layer keeps: those of given names, or all."""
+    places = {(tensor.layer, tensor.path) for tensor in tensors.values() if tensor.relaxes}
+    if not places:
+        raise ValueError(
+            "symmetric_start needs a RelaxedLayer in which one path keeps a symmetry that another breaks; there is none."
+        )
+    if names is None:
+        return places
+    known = {path for _, path in places}
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"symmetric_start must name paths that break a symmetry ({', '.join(sorted(known))}), got {name!r}. True is "
+                "for all of them."
+            )
+    return {(layer, path) for layer, path in places if path in names}
 
 
 class ScalarPrior(Prior):

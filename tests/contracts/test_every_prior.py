@@ -120,6 +120,16 @@ def test_paths_that_cannot_begin_switched_off_are_named():
         TensorwisePrior(dense, symmetric_start=True)
 
 
+def test_only_the_paths_that_are_named_begin_switched_off():
+    conv, dense = ConvPath(4, 4, scale=0.1), DensePath((4, 3, 3), (4, 3, 3), scale=0.1)
+    model = nn.Sequential(RelaxedLayer({"gconv": GroupConvPath(1, 1, p4()), "conv": conv, "dense": dense}))
+    for named, off in ((["dense"], {"dense"}), (True, {"conv", "dense"}), ((), set())):
+        precisions = TensorwisePrior(model, symmetric_start=named).precisions()
+        assert {name.split(".")[2] for name, value in precisions.items() if value > 10} == off
+    with pytest.raises(ValueError, match=r"must name paths that break a symmetry \(conv, dense\), got 'gconv'"):
+        TensorwisePrior(model, symmetric_start=["conv", "gconv"])
+
+
 def test_a_convolution_relaxes_a_group_convolution_and_not_the_other_way_round():
     paths = {"conv": ConvPath(4, 4), "gconv": GroupConvPath(1, 1, p4()), "dense": DensePath((4, 3, 3), (4, 3, 3))}
     tensors = weight_tensors(nn.Sequential(RelaxedLayer(paths)))
