@@ -25,8 +25,9 @@ from symbayes.data.source import DataSource, as_source
 from symbayes.data.task import Task
 from symbayes.evidence.objective import Map
 from symbayes.experiments import provenance
-from symbayes.experiments.ella import NETWORKS
-from symbayes.experiments.recipes import METHODS, recipe
+from symbayes.experiments.ella import NETWORKS, TABLES, Row
+from symbayes.experiments.recipes import METHODS
+from symbayes.experiments.rows import Options
 from symbayes.likelihoods import Categorical
 from symbayes.priors import TensorwisePrior
 from symbayes.training.fit import fit
@@ -35,6 +36,7 @@ from symbayes.training.schedule import Schedule
 #: Epochs of a training, and those that are counted: not the first, in which steps are captured and precisions do not move, and
 #: not the last, to which a pass over all data belongs.
 _EPOCHS, _COUNTED = 17, slice(3, 16)
+_TABLE = TABLES["table2"]
 
 
 def main() -> None:
@@ -43,7 +45,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", help="where to compute")
     parser.add_argument("--rows", default="conv,f-fc+conv,fc+conv", help="of Table 2, with commas")
     parser.add_argument("--images", type=int, default=50_000)
-    parser.add_argument("--width", type=int, default=10)
+    parser.add_argument("--width", type=int, default=_TABLE.width)
     parser.add_argument("--out", type=Path, default=Path("card.json"), help="where to write the figures")
     asked = parser.parse_args()
     device = torch.device(asked.device)
@@ -66,16 +68,16 @@ def _random_images(size: int) -> Task:
 
 def _measured(row: str, data: Task, width: int, device: torch.device) -> Iterator[tuple[str, float]]:
     """What takes how long, in seconds."""
-    plain = replace(recipe("table2", "cifar10", row, "map"), objective=Map())
-    recipes = {"plain MAP": plain, **{f"{method} of the table": recipe("table2", "cifar10", row, method) for method in METHODS}}
-    for name, how in recipes.items():
+    of_table = {method: _TABLE.recipe(Row("cifar10", row, method, None, 0), Options(epochs=_EPOCHS)) for method in METHODS}
+    recipes = {f"{method} of the table": how for method, how in of_table.items()}
+    for name, how in {"plain MAP": replace(of_table["map"], objective=Map()), **recipes}.items():
         model = NETWORKS[row].build(data, width, 0, equivariant_stride=False).to(device)
         result = fit(
             model,
             data.train,
-            prior=TensorwisePrior(model, symmetric_start=how.symmetric_start and len(NETWORKS[row].paths) > 1),
+            prior=TensorwisePrior(model, symmetric_start=how.symmetric_start),
             objective=replace(how.objective, final_rule=None),
-            schedule=Schedule(_EPOCHS, how.batch_size, how.learning_rate, how.warm_up),
+            schedule=Schedule(how.epochs, how.batch_size, how.learning_rate, how.warm_up),
             augment=FlipCrop(),
             progress=False,
         )

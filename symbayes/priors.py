@@ -19,7 +19,6 @@ from symbayes.layers.structure import WeightTensor, weight_tensors
 #: Precisions are kept within e^±: beyond, a tensor is as good as absent or as good as free.
 LOG_PRECISION_RANGE = (-10.0, 20.0)
 
-
 #: A path, by the name of its layer and its own.
 _Place = tuple[str, str]
 

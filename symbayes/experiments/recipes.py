@@ -40,7 +40,7 @@ class Recipe:
     symmetric_start: bool = False
 
 
-#: By table and method, on digits. To try another schedule, change it here.
+#: By table and method, before what photographs and large networks take. To try another schedule, change it here.
 _RECIPES: dict[str, dict[str, Recipe]] = {
     "table1": {"map": Recipe(_MAP), "evidence": Recipe(_EVIDENCE)},
     "table2": {"map": Recipe(_MAP), "evidence": Recipe(replace(_EVIDENCE, frequency=2), symmetric_start=True)},

@@ -19,7 +19,7 @@ from symbayes.priors import LOG_PRECISION_RANGE, Prior
 from symbayes.training.problem import Problem
 
 #: Effective parameters, or nats that the largest δ would cost, which are as good as none: of such γ / ‖θ‖² is noise.
-NEGLIGIBLE = 1e-12
+_NEGLIGIBLE = 1e-12
 
 
 @torch.no_grad()
@@ -49,8 +49,8 @@ def update_precisions(
         spent[index] += gamma[name]
         squares[index] += squares_of[name]
     tiny, most = torch.finfo(spent.dtype).tiny, LOG_PRECISION_RANGE[1]
-    says_nothing = spent < NEGLIGIBLE
-    is_off = says_nothing & (squares * exp(most) < NEGLIGIBLE)
+    says_nothing = spent < _NEGLIGIBLE
+    is_off = says_nothing & (squares * exp(most) < _NEGLIGIBLE)
     target = (spent / squares.clamp(min=tiny)).log().where(~is_off, most)
     moved = prior.log_precision.lerp(target.clamp(*LOG_PRECISION_RANGE), damping)
     stays = ~prior.learned | (says_nothing & ~is_off)

@@ -172,7 +172,7 @@ class CapturedSteps(Steps):
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
-        before = _Place(self.source.inputs.device, self.generators)
+        before = _BeforeCapture(self.source.inputs.device, self.generators)
         try:
             # Other threads may use the device meanwhile, but not capture.
             with _CAPTURING, _nothing_collected(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -186,7 +186,7 @@ class CapturedSteps(Steps):
         self._graphs[work] = graph
 
 
-class _Place:
+class _BeforeCapture:
     """Where the device is before a capture. One that fails leaves its stream behind, and generators that wait for its end."""
 
     def __init__(self, device: torch.device, generators: Sequence[Generator]) -> None:
