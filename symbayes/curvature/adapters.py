@@ -2,12 +2,14 @@
 
 `nn.Linear`, `nn.Conv1d/2d/3d` and `nn.Embedding` get Kronecker blocks, norm layers diagonal ones. `nn.MultiheadAttention`
 computes its projections without calling a module, so while curvature is captured its forward pass is replaced by an
-equal one that shows them. Whatever is not listed here is a free parameter (`free.py`).
+equal one that shows them. A subclass counts as its base only while it computes the same. Whatever is not listed here is a free
+parameter (`free.py`).
 """
 
 from collections.abc import Callable
 from functools import partial
 from math import prod
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -134,11 +136,30 @@ class FoldedRows(RowForm):
         return rows.unflatten(0, (-1, self.fold)).flatten(1, 2)
 
 
+#: The layers that are known, and the methods by which a subclass may compute something else.
+_KNOWN = (
+    nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d,
+    nn.InstanceNorm2d, nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.MultiheadAttention,
+)  # fmt: skip
+_METHODS = ("forward", "__call__", "_call_impl", "_conv_forward", "_apply_instance_norm", "_handle_no_batch_input")
+
+
+def torch_layer(module: nn.Module) -> type[nn.Module] | None:
+    """The layer of torch that a module computes the same as; None where it has a forward pass of its own."""
+    kind = next((kind for kind in _KNOWN if isinstance(module, kind)), None)
+    if kind is None or "forward" in vars(module):
+        return None
+    same = all(getattr(type(module), method, None) is getattr(kind, method, None) for method in _METHODS)
+    return kind if same else None
+
+
 def row_form(module: nn.Module) -> RowForm | None:
     """How a module shares its weights, or None if it is not one of those known."""
+    if isinstance(module, RowForm):
+        return module
+    if torch_layer(module) is None:
+        return None
     match module:
-        case RowForm():
-            return module
         case nn.Linear():
             return LinearRows()
         case nn.Conv1d() | nn.Conv2d() | nn.Conv3d():
@@ -165,6 +186,11 @@ def row_form(module: nn.Module) -> RowForm | None:
 
 #: The maps inside attention that `attention_forward` shows: name, weight, bias.
 ATTENTION_MAPS = (("in_proj", "in_proj_weight", "in_proj_bias"), ("out_proj", "out_proj.weight", "out_proj.bias"))
+
+
+def shows_attention(module: nn.Module) -> bool:
+    """Whether `attention_forward` does what a module does."""
+    return torch_layer(module) is nn.MultiheadAttention and cast(nn.MultiheadAttention, module)._qkv_same_embed_dim
 
 
 def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> Callable[..., tuple[Tensor, Tensor | None]]:

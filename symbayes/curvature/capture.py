@@ -16,7 +16,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symbayes.curvature.adapters import ATTENTION_MAPS, ConvRows, FoldedRows, LinearRows, attention_forward, row_form
+from symbayes.curvature.adapters import (
+    ATTENTION_MAPS,
+    ConvRows,
+    FoldedRows,
+    LinearRows,
+    attention_forward,
+    row_form,
+    shows_attention,
+)
 from symbayes.curvature.evaluate import evaluating
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.path import RowForm, Shaped
@@ -56,16 +64,20 @@ def find_sites(model: nn.Module) -> Sites:
     """Every map of a model that has trainable weights; a tensor that modules share belongs to the first of them."""
     trainable = set(weight_tensors(model))
     maps: dict[str, Site] = {}
-    averages = {f"{name}.net." if name else "net.": m for name, m in model.named_modules() if isinstance(m, OrbitAverage)}
-    for name, module in model.named_modules():
+    modules = dict(model.named_modules())
+    averages = {f"{name}.net." if name else "net.": m for name, m in modules.items() if isinstance(m, OrbitAverage)}
+    # Attention uses the weights of its last projection without calling it.
+    attentions = (name for name, module in modules.items() if isinstance(module, nn.MultiheadAttention))
+    uncalled = {f"{name}.out_proj" if name else "out_proj" for name in attentions}
+    for name, module in modules.items():
         prefix = f"{name}." if name else ""
         fold = prod(average.samples for inside, average in averages.items() if prefix.startswith(inside))
         add = partial(_add, maps, trainable, fold)
-        if isinstance(module, nn.MultiheadAttention) and module._qkv_same_embed_dim:
+        if shows_attention(module):
             for map_name, weight, bias in ATTENTION_MAPS:
                 shown = f"{prefix}{map_name}"
                 add(Site(shown, LinearRows(), f"{prefix}{weight}", f"{prefix}{bias}", shown))
-        elif name not in maps and (form := row_form(module)) is not None:
+        elif name not in uncalled and (form := row_form(module)) is not None:
             add(Site(name, form, f"{prefix}weight", f"{prefix}bias", name))
         if isinstance(module, Shaped):
             for tensor, form in module.shape_rows().items():
@@ -125,8 +137,8 @@ class Capture:
         self.inputs: dict[str, Tensor] = {}
         #: By module.
         self.outputs: dict[str, Tensor] = {}
-        #: How often each had been written to when it was recorded: nn.Linear may add its bias in place.
-        self._versions: dict[str, int] = {}
+        #: What was recorded, and how often it had been written to by then: nn.Linear may add its bias in place.
+        self._versions: list[tuple[Tensor, int]] = []
         self._recording = self._copying = False
         #: Whether outputs depend on tensors of a user that ask for gradients; known after the first forward pass.
         self._tracked: bool | None = None
@@ -144,7 +156,9 @@ class Capture:
                 if isinstance(form, ConvRows) and form.module.padding_mode == "circular":
                     module.forward = form.forward
                     self._undo.callback(module.__dict__.pop, "forward")
-                self._undo.callback(module.register_forward_hook(partial(self._hook, name)).remove)
+                # Before the hooks of a user, which may change what the module gave.
+                hook = module.register_forward_hook(partial(self._hook, name), prepend=True, with_kwargs=True)
+                self._undo.callback(hook.remove)
         return self
 
     def _shows(self, name: str) -> bool:
@@ -169,7 +183,7 @@ class Capture:
             self._copying = True
             outputs = self._run(inputs)
         if outputs is None:
-            raise RuntimeError("An operation in place changed what a map gave although it was given a copy.")
+            raise RuntimeError("An operation in place changed what a map saw or gave, although it was given a copy.")
         if outputs.ndim != 2 or len(outputs) != len(inputs):
             raise ValueError(
                 f"The model must give outputs [n, c], a row for each of the {len(inputs)} inputs; "
@@ -184,8 +198,8 @@ class Capture:
         return outputs
 
     def _run(self, inputs: Tensor) -> Tensor | None:
-        """A recorded forward pass; None if an operation in place (nn.ReLU(inplace=True)) changed what a map gave."""
-        self.inputs, self.outputs, self._size = {}, {}, len(inputs)
+        """A recorded forward pass; None if an operation in place (nn.ReLU(inplace=True)) changed what a map saw or gave."""
+        self.inputs, self.outputs, self._versions, self._size = {}, {}, [], len(inputs)
         tensors = held(self.model, self.differentiable)
         self._recording = True
         try:
@@ -197,7 +211,7 @@ class Capture:
             return None
         finally:
             self._recording = False
-        changed = any(output._version > self._versions[name] for name, output in self.outputs.items())
+        changed = any(recorded._version > version for recorded, version in self._versions)
         return None if changed else outputs
 
     def backward(self, outputs: Float[Tensor, "n c"], columns: Float[Tensor, "k v n c"], deliver: Deliver) -> None:
@@ -268,8 +282,8 @@ class Capture:
                     found.add(name)
         return found
 
-    def _hook(self, name: str, _: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
-        return self._record(name, inputs[0], outputs)
+    def _hook(self, name: str, _: nn.Module, inputs: tuple[Tensor, ...], by_name: dict[str, Tensor], outputs: Tensor) -> Tensor:
+        return self._record(name, first_of(inputs, by_name), outputs)
 
     def _show(self, name: str, part: str, inputs: Tensor, outputs: Tensor) -> Tensor:
         return self._record(f"{name}.{part}" if name else part, inputs, outputs)
@@ -291,7 +305,14 @@ class Capture:
             )
         if not outputs.requires_grad:
             outputs.requires_grad_()
-        self.outputs[name], self._versions[name] = outputs, outputs._version
         seen = inputs if self.differentiable else inputs.detach()
+        seen = seen.clone() if self._copying else seen
+        self.outputs[name] = outputs
         self.inputs |= dict.fromkeys((site.name for site in self._of_module[name]), seen)
+        self._versions += [(outputs, outputs._version), (seen, seen._version)]
         return outputs.clone() if self._copying else outputs
+
+
+def first_of(inputs: tuple[Tensor, ...], by_name: dict[str, Tensor]) -> Tensor:
+    """What a module was called with, by position or by name."""
+    return inputs[0] if inputs else next(iter(by_name.values()))

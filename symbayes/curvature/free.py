@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from symbayes.curvature.evaluate import NormsByParts
 from symbayes.layers.structure import held
 
 
@@ -33,7 +34,8 @@ def free_gradients(
         return {name: gradient.flatten() for name, gradient in gradients.items()}
 
     try:
-        found = [vmap(of_one)(inputs, column) for column in columns]
+        with NormsByParts():
+            found = [vmap(of_one)(inputs, column) for column in columns]
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(
             f"Parameters {sorted(names)} are trainable and belong to no layer that symbayes knows, and torch could not "

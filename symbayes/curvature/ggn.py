@@ -12,7 +12,8 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from symbayes.curvature.blocks import Block, DenseBlock, Factor
-from symbayes.curvature.evaluate import evaluating, log_likelihood
+from symbayes.curvature.evaluate import NormsByParts, evaluating, log_likelihood
+from symbayes.curvature.reference import Reference, reference_of
 from symbayes.curvature.replay import Precisions, Replay, Sums
 from symbayes.curvature.rule import BlockCurvature, Curvature, Rule, log_det_of
 from symbayes.data.source import DataSource
@@ -39,7 +40,8 @@ class Ggn(Rule):
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> Curvature:
         sizes = {name: tensor.size for name, tensor in weight_tensors(model).items()}
-        parts, log_likelihood = self._parts(model, likelihood, sizes, data)
+        jacobians = Jacobians(model, list(sizes))
+        parts, log_likelihood = self._parts(jacobians, likelihood, data)
         scales = likelihood.scales()
 
         def log_det(sums: Sums, precisions: Precisions) -> Tensor:
@@ -47,7 +49,7 @@ class Ggn(Rule):
             return _full_log_det(H, sizes, precisions) if self.joint else log_det_of(_by_tensor(H, sizes), precisions)
 
         def collect(part: DataSource) -> tuple[Sums, Tensor]:
-            found, total = self._parts(model, likelihood, sizes, part)
+            found, total = self._parts(jacobians, likelihood, part)
             return {_PARTS: found}, total
 
         replay = Replay({_PARTS: parts.detach()}, collect, log_det, data, self.batch_size)
@@ -57,18 +59,19 @@ class Ggn(Rule):
         return BlockCurvature(_by_tensor(H, sizes), log_likelihood, str(self), replay)
 
     def _parts(
-        self, model: nn.Module, likelihood: Likelihood, sizes: dict[str, int], data: DataSource
+        self, jacobians: "Jacobians", likelihood: Likelihood, data: DataSource
     ) -> tuple[Float[Tensor, "k p p"], Float[Tensor, ""]]:
         """H at unit scale, and log p(D | W); with a graph where there is more than weights to differentiate in."""
         parts: Tensor = torch.zeros(())
         total: Tensor = torch.zeros(())
-        with evaluating(model):
-            for inputs, targets in data.batches(self.batch_size):
-                outputs, J = jacobians(model, list(sizes), inputs, differentiable=torch.is_grad_enabled())
-                total = total + log_likelihood(likelihood, inputs, outputs, targets)
-                columns = likelihood.fisher_columns(outputs)
-                rows = torch.einsum("kvnc,ncp->kvnp", columns, J).reshape(len(columns), -1, J.shape[2])
-                parts = parts + rows.transpose(1, 2) @ rows
+        seen = 0
+        for inputs, targets in data.batches(self.batch_size):
+            outputs, J = jacobians(inputs, differentiable=torch.is_grad_enabled())
+            total = total + log_likelihood(likelihood, inputs, outputs, targets, data.number(seen))
+            columns = likelihood.fisher_columns(outputs)
+            rows = torch.einsum("kvnc,ncp->kvnp", columns, J).reshape(len(columns), -1, J.shape[2])
+            parts = parts + rows.transpose(1, 2) @ rows
+            seen += len(inputs)
         return parts, total
 
     def __str__(self) -> str:
@@ -126,24 +129,81 @@ def _spread(H: Float[Tensor, "p p"], sizes: dict[str, int], precisions: Precisio
     return torch.cat([precisions[name].to(H.device).double().expand(size) for name, size in sizes.items()])
 
 
-def jacobians(
-    model: nn.Module,
-    names: list[str],
-    inputs: Tensor,
-    *,
-    differentiable: bool,
-    at: Mapping[str, Tensor] | None = None,
-) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c p"]]:
-    """Outputs, and their Jacobians with respect to the named tensors, side by side, datum by datum.
+class Jacobians:
+    """Outputs of a model and their Jacobians in some of its weights, datum by datum.
 
-    At the weights of the model, or `at` others.
+    On the first data they are held against torch's own gradients. Where torch's rules for batches of batches fail (those of
+    nn.PReLU and torch.cdist do, and may give wrong numbers), outputs are differentiated one after the other.
+
+    Args:
+        model: Any module that maps a batch of inputs to outputs [n, c].
+        names: Of the tensors to differentiate in.
+        at: Weights, if not those of the model.
     """
-    tensors = {**held(model, differentiable), **(at or {})}
-    chosen = {name: tensors.pop(name) for name in names}
 
-    def of_one(weights: dict[str, Tensor], datum: Tensor) -> tuple[Tensor, Tensor]:
-        outputs: Tensor = functional_call(model, {**tensors, **weights}, (datum[None],))[0]
-        return outputs, outputs
+    def __init__(self, model: nn.Module, names: list[str], at: Mapping[str, Tensor] | None = None) -> None:
+        self.model, self.names, self.at = model, names, at
+        #: Rows of a Jacobian at once; all when None.
+        self._rows: int | None = None
+        self._checked = False
 
-    J, outputs = vmap(jacrev(of_one, has_aux=True), in_dims=(None, 0))(chosen, inputs)
-    return outputs, torch.cat([J[name].reshape(*outputs.shape, -1) for name in names], dim=2)
+    def __call__(self, inputs: Tensor, *, differentiable: bool) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c p"]]:
+        """Outputs, and Jacobians with respect to all tensors side by side.
+
+        Raises:
+            RuntimeError: If torch cannot differentiate datum by datum, or not rightly, naming a tensor.
+        """
+        if not self._checked:
+            self._check(inputs)
+        return self._found(inputs, differentiable)
+
+    def _found(self, inputs: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
+        tensors = {**held(self.model, differentiable), **(self.at or {})}
+        chosen = {name: tensors.pop(name) for name in self.names}
+
+        def of_one(weights: dict[str, Tensor], datum: Tensor) -> tuple[Tensor, Tensor]:
+            outputs: Tensor = functional_call(self.model, {**tensors, **weights}, (datum[None],))[0]
+            return outputs, outputs
+
+        with evaluating(self.model), NormsByParts():
+            J, outputs = vmap(jacrev(of_one, has_aux=True, chunk_size=self._rows), in_dims=(None, 0))(chosen, inputs)
+        return outputs, torch.cat([J[name].reshape(*outputs.shape, -1) for name in self.names], dim=2)
+
+    @torch.no_grad()
+    def _check(self, inputs: Tensor) -> None:
+        reference = reference_of(self.model, inputs, self.at)
+        if reference is not None and len(reference.outputs) == reference.outputs.shape[1] > 1:
+            # Where data and outputs are equally many, rules for batches may mistake one for the other.
+            reference = reference_of(self.model, reference.inputs[1:], self.at)
+        self._checked = True
+        if reference is None:
+            return
+        try:
+            wrong = self._unlike(reference)
+        except RuntimeError:
+            wrong = "all"
+        if wrong is None:
+            return
+        self._rows = 1
+        try:
+            wrong = self._unlike(reference)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"torch could not differentiate the model datum by datum ({error}). Use Kfac() or Lanczos(), which take "
+                "batches."
+            ) from error
+        if wrong is not None:
+            raise RuntimeError(
+                f"Parameter {wrong!r} has another gradient when torch differentiates the model datum by datum, so its "
+                "curvature would be wrong. Read it from its module in every forward pass, or freeze it (requires_grad=False)."
+            )
+
+    def _unlike(self, reference: Reference) -> str | None:
+        """A tensor whose gradients are not torch's own; None where all are."""
+        outputs, J = self._found(reference.inputs, differentiable=False)
+        if not reference.gives(outputs):
+            return self.names[0]
+        terms = torch.einsum("nc,ncp->np", reference.column, J)
+        sizes = [reference.gradients[name].numel() for name in self.names]
+        found, spread = (total.split(sizes) for total in (terms.sum(0), terms.square().sum(0).sqrt()))
+        return reference.unlike(dict(zip(self.names, found, strict=True)), dict(zip(self.names, spread, strict=True)))

@@ -15,10 +15,10 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
 from symbayes.curvature.evaluate import evaluating, log_likelihood
-from symbayes.curvature.ggn import jacobians
+from symbayes.curvature.ggn import Jacobians
 from symbayes.curvature.replay import Precisions
 from symbayes.curvature.rule import Curvature, Rule
-from symbayes.data.source import Batch, DataSource, random_subsets
+from symbayes.data.source import Batch, DataSource, chunks, random_subsets
 from symbayes.layers.structure import held, weight_tensors
 from symbayes.likelihoods import Likelihood
 
@@ -45,19 +45,20 @@ class Kernel(Rule):
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> "KernelCurvature":
         sizes = {name: tensor.size for name, tensor in weight_tensors(model).items()}
+        jacobians = Jacobians(model, list(sizes))
         grams: list[Gram] = []
         seen = 0
         total: Tensor = torch.zeros(())
         for inputs, targets in self._subsets(data, generator):
-            total = total + self._log_likelihood(model, likelihood, inputs, targets)
             if self.subsets is None or len(grams) < self.subsets:
-                grams.append(self._gram(model, sizes, likelihood, inputs))
+                grams.append(self._gram(jacobians, sizes, likelihood, inputs))
                 seen += len(inputs)
+            total = total + self._log_likelihood(model, likelihood, inputs, targets)
 
         @torch.enable_grad()
         def term(precisions: Precisions, scale: float, inputs: Tensor, targets: Tensor) -> Tensor:
             fit = self._log_likelihood(model, likelihood, inputs, targets)
-            return scale * (fit - self._gram(model, sizes, likelihood, inputs).log_det(precisions) / 2)
+            return scale * (fit - self._gram(jacobians, sizes, likelihood, inputs).log_det(precisions) / 2)
 
         def pieces(precisions: Precisions, scale: float, generator: Generator | None) -> Iterator[Tensor]:
             for inputs, targets in islice(self._subsets(data, generator), self.subsets):
@@ -71,15 +72,14 @@ class Kernel(Rule):
     def _log_likelihood(self, model: nn.Module, likelihood: Likelihood, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         tensors = held(model, differentiable=True)
         with evaluating(model):
-            outputs = torch.cat([functional_call(model, tensors, (part,)) for part in inputs.split(self.batch_size)])
-        return log_likelihood(likelihood, inputs, outputs, targets)
+            outputs = torch.cat([functional_call(model, tensors, (part,)) for part in chunks(inputs, self.batch_size)])
+        return log_likelihood(likelihood, inputs, outputs, targets, None)
 
-    def _gram(self, model: nn.Module, sizes: dict[str, int], likelihood: Likelihood, inputs: Tensor) -> "Gram":
+    def _gram(self, jacobians: Jacobians, sizes: dict[str, int], likelihood: Likelihood, inputs: Tensor) -> "Gram":
         rows: list[Tensor] = []
-        with evaluating(model):
-            for part in inputs.split(self.batch_size):
-                outputs, J = jacobians(model, list(sizes), part, differentiable=True)
-                rows.append(torch.einsum("kvnc,ncp->knvp", likelihood.fisher_columns(outputs), J).flatten(1, 2))
+        for part in inputs.split(self.batch_size):
+            outputs, J = jacobians(part, differentiable=True)
+            rows.append(torch.einsum("kvnc,ncp->knvp", likelihood.fisher_columns(outputs), J).flatten(1, 2))
         together = torch.cat(rows, dim=1)
         scale = likelihood.scales().to(together).sqrt().repeat_interleave(together.shape[1])
         by_tensor = together.flatten(0, 1).split(list(sizes.values()), dim=1)

@@ -48,7 +48,7 @@ class Replay:
         """As `Curvature.surrogates` says."""
         slopes = self.slopes(precisions)
         for batch, scale in some_batches(self.data, self.batch_size, share, generator):
-            yield self._term(TensorSource(*batch, batch[0].device), slopes, scale)
+            yield self._term(TensorSource(*batch, batch[0].device, in_order=False), slopes, scale)
 
     @torch.enable_grad()
     def _term(self, batch: DataSource, slopes: Sums, scale: float) -> Float[Tensor, ""]:
@@ -74,7 +74,7 @@ def some_batches(data: DataSource, batch_size: int, share: float, generator: Gen
         return
     generator = generator or torch.Generator().manual_seed(0)
     if isinstance(data, LoaderSource):  # its batches may come in an order of its own: some are drawn, wherever they stand
-        count = len(data.loader)
+        count = data.count
         wanted = ceil(share * count)
         chosen = set(torch.randperm(count, generator=generator)[:wanted].tolist())
         for index, batch in enumerate(data.batches(batch_size, generator=generator)):

@@ -43,7 +43,7 @@ class Subsets(Rule):
     ) -> "SubsetCurvature":
         def parts(generator: Generator | None) -> Iterator[tuple[Curvature, int]]:
             for inputs, targets in islice(random_subsets(data, self.size, self.subsets, generator), self.subsets):
-                subset = TensorSource(inputs, targets, inputs.device)
+                subset = TensorSource(inputs, targets, inputs.device, in_order=False)
                 yield self.rule.curvature(model, subset, likelihood, generator=generator), subset.size
 
         found = list(parts(generator))

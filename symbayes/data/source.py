@@ -1,13 +1,16 @@
 """Where data come from: tensors, a Dataset or a DataLoader, all read as batches of inputs and targets."""
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sized
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Generator, Tensor
-from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, TensorDataset
 
 from symbayes.data.augment import Variation
 from symbayes.errors import NotFiniteError
@@ -21,14 +24,42 @@ class DataSource(ABC):
     """A data set of known size that can be read again and again."""
 
     size: int
+    #: Whether a pass goes through the data as they were given, so that a datum can be named by its number.
+    in_order: bool = True
+
+    def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
+        """One pass over the data as they are, shuffled if a generator is given; in no batch is a datum alone.
+
+        For a single datum torch's gradients through norms may be wrong, and batch norms cannot train.
+
+        Raises:
+            ValueError: If fewer or more data came than there are.
+        """
+        return self._counted(_paired(self._batches(max(2, batch_size), generator)))
 
     @abstractmethod
-    def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
-        """One pass over the data as they are, shuffled if a generator is given."""
+    def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
+        """One pass over the data."""
 
     def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
-        """One pass over the data, shuffled, and varied where there is an augmentation."""
-        return self.batches(batch_size, generator=generator)
+        """One pass over the data, shuffled, and varied where there is an augmentation; one by one only if asked for."""
+        batches = self._batches(batch_size, generator)
+        return self._counted(batches if batch_size == 1 else _paired(batches))
+
+    def number(self, index: int) -> int | None:
+        """The number of a datum that came at this place in a pass; None where that is not known."""
+        return index if self.in_order else None
+
+    def _counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        seen = 0
+        for batch in batches:
+            seen += len(batch[0])
+            yield batch
+        if seen != self.size:
+            raise ValueError(
+                f"A pass over the data must give each of the {self.size} data once; got {seen}. The evidence is of all of "
+                "them: use a DataLoader without drop_last, and samplers whose length is what they draw."
+            )
 
 
 class TensorSource(DataSource):
@@ -39,20 +70,29 @@ class TensorSource(DataSource):
         targets: [n, *rest].
         device: Where they are to lie.
         augment: How they are varied in training; not at all when None.
+        in_order: Whether these are the data from the first on.
     """
 
-    def __init__(self, inputs: Tensor, targets: Tensor, device: torch.device, augment: Variation | None = None) -> None:
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        device: torch.device,
+        augment: Variation | None = None,
+        *,
+        in_order: bool = True,
+    ) -> None:
         if len(inputs) != len(targets):
             raise ValueError(f"Inputs and targets must have the same length, got {len(inputs)} and {len(targets)}.")
         self.inputs, self.targets, self.size = inputs.to(device), targets.to(device), len(inputs)
-        self.augment = augment
+        self.augment, self.in_order = augment, in_order
 
-    def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
+    def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
         if generator is None:
-            yield from zip(self.inputs.split(batch_size), self.targets.split(batch_size), strict=True)
+            yield from zip(chunks(self.inputs, batch_size), chunks(self.targets, batch_size), strict=True)
             return
         order = torch.randperm(self.size, generator=generator).to(self.inputs.device)
-        for index in _chunks(order, batch_size):
+        for index in chunks(order, batch_size):
             yield self.inputs[index], self.targets[index]
 
     def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
@@ -61,7 +101,7 @@ class TensorSource(DataSource):
 
     def plans(self, batch_size: int, generator: Generator) -> list[Int[Tensor, "m k"]]:
         """The plan of a pass, batch by batch."""
-        return _chunks(self.plan(generator), batch_size)
+        return chunks(self.plan(generator), batch_size)
 
     def plan(self, generator: Generator) -> Int[Tensor, "n k"]:
         """A pass of training, datum by datum: which one, and what the augmentation drew for it."""
@@ -87,20 +127,31 @@ class DatasetSource(DataSource):
     def __init__(self, dataset: Dataset[Any], device: torch.device) -> None:
         self.dataset, self.device, self.size = dataset, device, _length(dataset)
 
-    def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
+    def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
         loader = DataLoader(self.dataset, batch_size, shuffle=generator is not None, generator=generator)
         return (_pair(batch, self.device) for batch in loader)
 
 
 class LoaderSource(DataSource):
-    """A user's DataLoader, which keeps its own batch size, order and workers."""
+    """A user's DataLoader, which keeps its own batch size, order and workers.
+
+    Raises:
+        ValueError: If it leaves data out or repeats them.
+    """
 
     def __init__(self, loader: DataLoader[Any], device: torch.device) -> None:
         if loader.drop_last:
             raise ValueError("A DataLoader for symbayes must have drop_last=False: the evidence is of all the data.")
         self.loader, self.device, self.size = loader, device, _length(loader.sampler)
+        self.in_order = type(loader.sampler) is SequentialSampler and type(loader.batch_sampler) is BatchSampler
+        lengths = _check_indices(loader, self.size)
+        #: Batches in a pass.
+        self.count = sum(1 for _ in _paired((torch.empty(length),) * 2 for length in lengths))
 
-    def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
+    def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
+        return super().training_batches(self.loader.batch_size or batch_size, generator)
+
+    def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
         sampler = self.loader.sampler
         if generator is None or not isinstance(sampler, RandomSampler) or sampler.generator is not None:
             yield from (_pair(batch, self.device) for batch in self.loader)
@@ -113,11 +164,80 @@ class LoaderSource(DataSource):
             sampler.generator = None
 
 
-def _chunks(whole: Tensor, size: int) -> list[Tensor]:
-    chunks = list(whole.split(size))
-    if len(chunks) > 1 and len(chunks[-1]) == 1:  # batch norms cannot train on a single datum
-        chunks[-2:] = [torch.cat(chunks[-2:])]
-    return chunks
+def _check_indices(loader: DataLoader[Any], size: int) -> list[int]:
+    """The lengths of batches; a loader that draws data more than once in a pass, or others in every pass, is refused."""
+    with _random_numbers_kept(getattr(loader.sampler, "generator", None)):
+        passes = [_indices(loader, size) for _ in range(2)]
+    drawn, again = ([index for batch in batches for index in batch] for batches in passes)
+    repeated = len(drawn) - len(set(drawn))
+    if repeated or len(drawn) != size:
+        raise ValueError(
+            f"A DataLoader for symbayes must give each of its {size} data once in a pass; this one draws "
+            f"{len(drawn) if len(drawn) <= size else 'more'}, {repeated} of them again. The evidence is of all the data: "
+            "sample without replacement, and without drop_last."
+        )
+    if set(drawn) != set(again):
+        raise ValueError(
+            f"A DataLoader for symbayes must give the same data in every pass; this one draws {size} others each time. Choose "
+            "them once, such as by torch.utils.data.Subset."
+        )
+    return [len(batch) for batch in passes[0]]
+
+
+def _indices(loader: DataLoader[Any], size: int) -> list[list[Any]]:
+    """Which data make the batches of a pass, as far as there are one more than there should be."""
+    found: list[list[Any]] = []
+    seen = 0
+    for batch in loader.batch_sampler if loader.batch_sampler is not None else ([index] for index in loader.sampler):
+        found.append([int(index) if isinstance(index, Tensor) else index for index in batch])
+        seen += len(batch)
+        if seen > size:
+            break
+    return found
+
+
+@contextmanager
+def _random_numbers_kept(own: Generator | None) -> Iterator[None]:
+    """Generators that a sampler may draw from are put back to where they were."""
+    state = own.get_state() if own is not None else None
+    numbers, drawn = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        np.random.set_state(numbers)  # noqa: NPY002
+        random.setstate(drawn)
+        if own is not None and state is not None:
+            own.set_state(state)
+
+
+def chunks(whole: Tensor, size: int) -> list[Tensor]:
+    """Pieces of this size; the last may be smaller, or larger by one, so that it is no single datum."""
+    pieces = list(whole.split(size))
+    if len(pieces) > 1 and len(pieces[-1]) == 1:
+        pieces[-2:] = [torch.cat(pieces[-2:])]
+    return pieces
+
+
+def _paired(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Batches in which no datum is alone: it comes with those after it, and the last with those before it."""
+    ready: Batch | None = None
+    alone: Batch | None = None
+    for batch in batches:
+        whole = batch if alone is None else _joined(alone, batch)
+        alone = whole if len(whole[0]) == 1 else None
+        if alone is None:
+            if ready is not None:
+                yield ready
+            ready = whole
+    if alone is not None:
+        ready = alone if ready is None else _joined(ready, alone)
+    if ready is not None:
+        yield ready
+
+
+def _joined(first: Batch, second: Batch) -> Batch:
+    return torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]])
 
 
 def as_source(data: Data | DataSource, device: torch.device, augment: Variation | None = None) -> DataSource:
@@ -188,21 +308,29 @@ def regrouped(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
         yield inputs[0], targets[0]
 
 
-def check_finite(inputs: Tensor, start: int = 0) -> None:
+def check_finite(inputs: Tensor, start: int | None = 0) -> None:
     """Refuse inputs with NaN or infinite entries.
 
+    Args:
+        inputs: A batch.
+        start: The number of its first datum in the data; None where they are shuffled.
+
     Raises:
-        NotFiniteError: Naming the first bad datum, counted from `start`.
+        NotFiniteError: Naming the first bad datum.
     """
-    if not inputs.is_floating_point():
+    if not (inputs.is_floating_point() or inputs.is_complex()):
         return
     bad = ~inputs.isfinite().flatten(1).all(1) if inputs.ndim > 1 else ~inputs.isfinite()
     if bad.any():
-        first = start + int(bad.nonzero()[0])
         raise NotFiniteError(
-            f"Inputs must be finite, got NaN or infinity in {int(bad.sum())} of {len(inputs)} data of a batch, first "
-            f"in datum {first}. Clean or drop them."
+            f"Inputs must be finite, got NaN or infinity in {int(bad.sum())} of {len(inputs)} data of a batch"
+            f"{first_datum(bad, start)}. Clean or drop them."
         )
+
+
+def first_datum(bad: Bool[Tensor, " n"], start: int | None) -> str:
+    """Where in the data the first of some is, in words; nothing where that is not known."""
+    return "" if start is None else f", first in datum {start + int(bad.nonzero()[0])}"
 
 
 def _pair(batch: Any, device: torch.device) -> Batch:

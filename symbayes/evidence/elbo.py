@@ -149,7 +149,7 @@ class Elbo(Objective):
                 f"{outputs.shape[1]} rows, {len(targets)} targets and num_data={size}."
             )
         repeated = targets.repeat(m, *(1,) * (targets.ndim - 1))
-        fit = log_likelihood(likelihood, inputs, outputs.flatten(0, 1), repeated) * (size / (m * n))
+        fit = log_likelihood(likelihood, inputs, outputs.flatten(0, 1), repeated, None) * (size / (m * n))
         variances = posterior.variances()
         moments = second_moments(posterior, variances)
         chosen = self.collapsed if collapsed is None else collapsed

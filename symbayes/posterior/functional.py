@@ -6,6 +6,7 @@ of sums over data are the same, gradients have far less variance. Where weights 
 or the copies of an orbit average, what they give is correlated, and weights are drawn.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -16,7 +17,8 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.func import functional_call, vmap
 
-from symbayes.curvature.capture import Site, find_sites
+from symbayes.curvature.adapters import torch_layer
+from symbayes.curvature.capture import Site, find_sites, first_of
 from symbayes.curvature.evaluate import evaluating
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
@@ -85,29 +87,40 @@ def local_maps(model: nn.Module, inputs: Tensor, parts: Sequence[Members]) -> di
     """The parts of a posterior whose weights meet each datum once: index of the part, and the map.
 
     Args:
-        model: To be looked at with one datum, twice.
+        model: To be looked at with copies of one datum.
         inputs: Of which the first is used.
         parts: What each part is over.
     """
     modules = dict(model.named_modules())
     sites = [s for s in find_sites(model).maps.values() if s.weight and s.fold == 1 and _known(modules.get(s.module))]
-    seen: dict[str, list[Tensor]] = {site.module: [] for site in sites}
+    holders = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
+    own = {name for name, parameter in model.named_parameters() if holders[id(parameter)] == 1}
+    indices = {next(iter(members.shapes)): index for index, members in enumerate(parts) if members.shapes.keys() <= own}
+    found = {indices[site.weight]: site for site in sites if site.weight in indices}
+    for count in (2, 3):  # as many positions as data may look like data, but not twice
+        once = _met_once(model, inputs[:1].repeat(count, *(1,) * (inputs.ndim - 1)), found, parts)
+        found = {index: site for index, site in found.items() if index in once}
+    return found
+
+
+def _met_once(model: nn.Module, inputs: Tensor, sites: Mapping[int, Site], parts: Sequence[Members]) -> set[int]:
+    """Those parts whose map sees one row for each of these inputs, and whose tensors are not used anywhere else."""
+    seen: dict[int, list[Tensor]] = {index: [] for index in sites}
     with ExitStack() as undo, torch.enable_grad(), evaluating(model):
-        for site in sites:
-            undo.callback(modules[site.module].register_forward_hook(partial(_cut_off, seen[site.module])).remove)
-        outputs: Tensor = model(inputs[:1].repeat(2, *(1,) * (inputs.ndim - 1)))
-        # With maps cut off, outputs, and what other maps see, depend on their weights only where these are used otherwise.
-        tensors = [model.get_parameter(str(site.weight)) for site in sites]
+        for index, site in sites.items():
+            module = model.get_submodule(site.module)
+            hook = module.register_forward_hook(partial(_cut_off, seen[index]), prepend=True, with_kwargs=True)
+            undo.callback(hook.remove)
+        outputs: Tensor = model(inputs)
+        # With maps cut off, outputs, and what other maps see, depend on their tensors only where these are used otherwise.
         ends = [end.sum() for of_one in ([outputs], *seen.values()) for end in of_one if end.requires_grad]
-        used = torch.autograd.grad(ends, tensors, allow_unused=True) if sites and ends else [None] * len(sites)
-    found = {}
-    for site, gradient in zip(sites, used, strict=True):
-        rows = seen[site.module][0] if len(seen[site.module]) == 1 else None
-        positions = isinstance(modules[site.module], nn.Linear) and rows is not None and rows.ndim > 2
-        once = rows is not None and len(rows) == 2 and not positions and gradient is None
-        index = next((i for i, members in enumerate(parts) if next(iter(members.shapes)) == site.weight), None)
-        if once and index is not None:
-            found[index] = site
+        found = set()
+        for index, rows in seen.items():
+            tensors = [model.get_parameter(name) for name in parts[index].shapes]
+            used = torch.autograd.grad(ends, tensors, allow_unused=True, retain_graph=True) if ends else ()
+            positions = isinstance(model.get_submodule(sites[index].module), nn.Linear) and any(row.ndim > 2 for row in rows)
+            if [len(row) for row in rows] == [len(inputs)] and not positions and all(each is None for each in used):
+                found.add(index)
     return found
 
 
@@ -126,16 +139,18 @@ def _with_noise(
         outputs: Tensor = functional_call(model, of_weights, (inputs,))
         return outputs
 
-    def add_noise(name: str, _: nn.Module, seen: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
+    def add_noise(name: str, _: nn.Module, seen: tuple[Tensor, ...], by_name: dict[str, Tensor], outputs: Tensor) -> Tensor:
         site, members, spread = spreads[name]
-        rows = site.form.input_rows(seen[0])[:, 0]
+        rows = site.form.input_rows(first_of(seen, by_name))[:, 0]
         if members.column is not None:
             rows = torch.cat([rows, torch.ones_like(rows[..., :1])], -1)
         return outputs + _local(spread, _form(members, spread, site), rows, current[name]).reshape(outputs.shape)
 
     with ExitStack() as undo:
         for name in spreads:
-            undo.callback(model.get_submodule(name).register_forward_hook(partial(add_noise, name)).remove)
+            # Before the hooks of a user, which see what a drawn weight would give.
+            hook = model.get_submodule(name).register_forward_hook(partial(add_noise, name), prepend=True, with_kwargs=True)
+            undo.callback(hook.remove)
         return _passes(one, (weights, noise), model, _faster_together(model, inputs))
 
 
@@ -192,13 +207,18 @@ def _root(variances: Tensor) -> Tensor:
 
 def _known(module: nn.Module | None) -> bool:
     """Whether a map gives W a + b and nothing else; a subclass may compute something else."""
-    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in (nn.Linear, DensePath, BlockPath))
+    if module is None or "forward" in vars(module):
+        return False
+    own = any(isinstance(module, kind) and type(module).forward is kind.forward for kind in (DensePath, BlockPath))
+    return own or torch_layer(module) is nn.Linear
 
 
-def _cut_off(seen: list[Tensor], _: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor | None:
-    """Note what a map sees, and cut what it gives off from its weights; unless inputs are passed by name."""
-    seen.extend(inputs)
-    return outputs.detach() if inputs else None
+def _cut_off(
+    seen: list[Tensor], _: nn.Module, inputs: tuple[Tensor, ...], by_name: dict[str, Tensor], outputs: Tensor
+) -> Tensor:
+    """Note what a map sees, and cut what it gives off from its weights."""
+    seen.append(first_of(inputs, by_name))
+    return outputs.detach()
 
 
 def _mixes(module: nn.Module) -> bool:

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.quasirandom import SobolEngine
 
 from symbayes.curvature.evaluate import evaluating
-from symbayes.curvature.ggn import jacobians
+from symbayes.curvature.ggn import Jacobians
 from symbayes.data.source import check_finite
 from symbayes.errors import NotFiniteError
 from symbayes.layers.structure import held
@@ -131,9 +131,10 @@ def _linearised(model: nn.Module, posterior: Posterior, inputs: Tensor, batch_si
     shapes = {name: shape for members, _ in posterior.parts for name, shape in members.shapes.items()}
     sizes = [posterior.mean[name].numel() for name in shapes]
     means, covariances = [], []
+    jacobians = Jacobians(model, list(shapes), posterior.mean)
     for part in inputs.split(batch_size):
         try:
-            outputs, J = jacobians(model, list(shapes), part, differentiable=False, at=posterior.mean)
+            outputs, J = jacobians(part, differentiable=False)
         except RuntimeError as error:
             raise RuntimeError(
                 f"torch could not differentiate the model datum by datum ({error}). Predict with by='sampled' or by='plug-in'."

@@ -1,5 +1,6 @@
 """What is to be learned: a model, data, a likelihood and a prior, checked once before time is spent."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +8,9 @@ from torch import Tensor, nn
 
 from symbayes.curvature.capture import Capture
 from symbayes.curvature.evaluate import evaluating, log_likelihood
-from symbayes.curvature.free import free_gradients, refuse_unused
+from symbayes.curvature.free import refuse_unused
+from symbayes.curvature.reference import check_functional, check_outputs, reference_of
+from symbayes.curvature.sweep import check_capture
 from symbayes.data.source import DataSource
 from symbayes.evidence.terms import Evidence
 from symbayes.layers.structure import weights
@@ -56,33 +59,27 @@ class Problem:
         self.prior.check(self.model)
         weight = next(self.model.parameters())
         capture = Capture(self.model) if curvature else None
-        with capture if capture is not None else evaluating(self.model), torch.no_grad():
-            seen = 0
+        seen = 0
+        with ExitStack() as evaluation, torch.no_grad():
             for inputs, targets in self.data.batches(batch_size):
                 if inputs.is_floating_point() and inputs.dtype != weight.dtype:
                     raise ValueError(
                         f"Inputs and weights must be of one type, got {inputs.dtype} and {weight.dtype}. "
                         "Convert one: inputs.float(), or model.double()."
                     )
-                outputs = capture.forward(inputs) if capture is not None else self._outputs(inputs)
-                log_likelihood(self.likelihood, inputs, outputs, targets, seen)
-                free = capture.sites.free if capture is not None else tuple(weights(self.model))
-                if free and not seen:
-                    refuse_unused(self.model, free, inputs)
-                    if capture is not None:
-                        free_gradients(self.model, free, inputs[:2], torch.ones_like(outputs[:2])[None])
+                if not seen:
+                    self._check_first(capture, inputs)
+                    evaluation.enter_context(capture if capture is not None else evaluating(self.model))
+                outputs = capture.forward(inputs) if capture is not None else self.model(inputs)
+                check_outputs(outputs, len(inputs))
+                log_likelihood(self.likelihood, inputs, outputs, targets, self.data.number(seen))
                 seen += len(inputs)
-        if seen != self.data.size:
-            raise ValueError(
-                f"The data must give as many data as they say, {self.data.size}, in every pass; got {seen}. "
-                "Use a sampler whose length is what it draws, without replacement."
-            )
 
-    def _outputs(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.model(inputs)
-        if outputs.ndim != 2 or len(outputs) != len(inputs):
-            raise ValueError(
-                f"The model must give outputs [n, c], a row for each of the {len(inputs)} inputs; "
-                f"got shape {tuple(outputs.shape)}."
-            )
-        return outputs
+    def _check_first(self, capture: Capture | None, inputs: Tensor) -> None:
+        if capture is not None:
+            check_capture(capture, inputs)
+            return
+        reference = reference_of(self.model, inputs)
+        refuse_unused(self.model, tuple(weights(self.model)), inputs)
+        if reference is not None:
+            check_functional(self.model, reference)

@@ -234,18 +234,18 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize(("rule", "last", "most"), [
-    (Kfac(), nn.Linear(6, 2), 5),
-    (Kfac(diagonal=("0.*",)), nn.Linear(6, 2), 2),
-    (Kfac(), nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 2)), 2),
-    (Kfac(batch_size=3), nn.Linear(6, 2), 3),
+    (Kfac(), nn.Linear(6, 2), 20),
+    (Kfac(diagonal=("0.*",)), nn.Linear(6, 2), 10),
+    (Kfac(), nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 2)), 10),
+    (Kfac(batch_size=12), nn.Linear(6, 2), 12),
 ])  # fmt: skip
 def test_where_gradients_of_single_data_are_held_batches_are_small(rule, last, most, generator, monkeypatch):
-    monkeypatch.setattr("symbayes.curvature.kfac.data_at_once", lambda model, data: 5)
-    monkeypatch.setattr("symbayes.curvature.kfac._DATA", 2)
+    monkeypatch.setattr("symbayes.curvature.kfac.data_at_once", lambda model, data: 20)
+    monkeypatch.setattr("symbayes.curvature.kfac._DATA", 10)
     seen = []
     model = nn.Sequential(nn.Linear(4, 6), last)
     model.register_forward_hook(lambda module, inputs, outputs: seen.append(len(outputs)))
-    curvature_of(rule, model, torch.randn(11, 4, generator=generator))
+    curvature_of(rule, model, torch.randn(40, 4, generator=generator))
     assert max(seen) == most
 
 
