@@ -2,7 +2,7 @@
 
 
 class NotFiniteError(ArithmeticError):
-    """A loss, a factor or an eigenvalue is NaN or infinite; the message says where, and what to do."""
+    """A loss, a factor or an eigenvalue is NaN or infinite, or training diverged; the message says where, and what to do."""
 
 
 class NoPosteriorError(ValueError):

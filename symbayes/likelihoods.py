@@ -84,10 +84,14 @@ class Likelihood(nn.Module, ABC):
 
 
 class Categorical(Likelihood):
-    """One class out of c; outputs are logits, targets class numbers."""
+    """One class out of c; outputs are logits, targets class numbers.
+
+    Or probabilities of classes [n, c], as label smoothing and mixup have them: the log-probability is the mean under these.
+    """
 
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
-        return -functional.cross_entropy(outputs, targets.long(), reduction="none")
+        targets = targets.to(outputs.dtype) if targets.is_floating_point() else targets.long()
+        return -functional.cross_entropy(outputs, targets, reduction="none")
 
     def fisher_columns(self, outputs: Outputs) -> Columns:
         # F = diag(p) − ppᵀ = diag(q)(I − qqᵀ)diag(q) with the unit vector q = √p. The Householder reflection that takes q
@@ -105,7 +109,9 @@ class Categorical(Likelihood):
         return ((signed - p * signed.sum(-1, keepdim=True)) / samples**0.5)[None]
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
-        return functional.one_hot(targets.long(), outputs.shape[1]).to(outputs.dtype) - outputs.softmax(1)
+        if not targets.is_floating_point():
+            targets = functional.one_hot(targets.long(), outputs.shape[1])
+        return targets.to(outputs.dtype) - outputs.softmax(1)
 
     def sample(self, outputs: Outputs, *, generator: Generator | None = None) -> Tensor:
         p = outputs.softmax(1)
@@ -114,10 +120,18 @@ class Categorical(Likelihood):
 
     def check(self, outputs: Outputs, targets: Tensor) -> None:
         _check_outputs(outputs, targets)
-        if targets.shape != outputs.shape[:1] or targets.is_floating_point():
+        if outputs.shape[1] < 2:
             raise ValueError(
-                f"Categorical targets must be class numbers, an integer tensor of shape ({len(outputs)},); "
-                f"got {targets.dtype} of shape {tuple(targets.shape)}."
+                "Categorical needs two outputs or more, one for each class; the model has one. For a class that is there or "
+                "not use Bernoulli(), with targets[:, None]."
+            )
+        if targets.is_floating_point() and targets.shape == outputs.shape:
+            _check_probabilities(targets, outputs.shape[1])
+            return
+        if targets.shape != outputs.shape[:1] or targets.is_floating_point() or targets.is_complex():
+            raise ValueError(
+                f"Categorical targets must be class numbers, an integer tensor of shape ({len(outputs)},), or probabilities of "
+                f"shape {tuple(outputs.shape)}; got {targets.dtype} of shape {tuple(targets.shape)}."
             )
         low, high = int(targets.min()), int(targets.max())
         if low < 0 or high >= outputs.shape[1]:
@@ -127,7 +141,7 @@ class Categorical(Likelihood):
             )
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
-        return {"accuracy": (outputs.argmax(1) == targets).to(outputs.dtype)}
+        return {"accuracy": (outputs.argmax(1) == most_probable(targets)).to(outputs.dtype)}
 
     def moments(self, outputs: ManyOutputs) -> tuple[ManyOutputs, ManyOutputs]:
         p = outputs.softmax(-1)
@@ -138,7 +152,7 @@ class Categorical(Likelihood):
 
 
 class Bernoulli(Likelihood):
-    """c independent labels, each there or not; outputs are logits, targets [n, c] of zeros and ones."""
+    """c independent labels, each there or not; outputs are logits, targets [n, c] of zeros and ones, or of probabilities."""
 
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
         targets = targets.to(outputs.dtype)
@@ -161,11 +175,12 @@ class Bernoulli(Likelihood):
 
     def check(self, outputs: Outputs, targets: Tensor) -> None:
         _check_outputs(outputs, targets)
-        if targets.shape != outputs.shape or not ((targets == 0) | (targets == 1)).all():
+        if targets.shape != outputs.shape or targets.is_complex() or not ((targets >= 0) & (targets <= 1)).all():
+            values = "" if targets.is_complex() else f" with values {targets.min().item()} … {targets.max().item()}"
             raise ValueError(
-                f"Bernoulli targets must be zeros and ones of shape {tuple(outputs.shape)}, as the outputs are; got shape "
-                f"{tuple(targets.shape)} with values {targets.min().item()} … {targets.max().item()}. Reshape or relabel them; "
-                "for one output, targets[:, None]."
+                f"Bernoulli targets must be zeros and ones, or probabilities, of shape {tuple(outputs.shape)}, as the outputs "
+                f"are; got {targets.dtype} of shape {tuple(targets.shape)}{values}. Reshape or relabel them; for one output, "
+                "targets[:, None]."
             )
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
@@ -275,6 +290,21 @@ def _signs(shape: tuple[int, ...], like: Tensor, generator: Generator | None) ->
     """Random ±1, drawn where the generator lives."""
     device = generator.device if generator is not None else like.device
     return (torch.randint(0, 2, shape, generator=generator, device=device) * 2 - 1).to(like)
+
+
+def most_probable(targets: Tensor) -> Tensor:
+    """Class numbers, of probabilities of classes the most probable ones."""
+    return targets.argmax(1) if targets.is_floating_point() else targets
+
+
+def _check_probabilities(targets: Tensor, classes: int) -> None:
+    off = float((targets.sum(1) - 1).abs().max())
+    if not (targets >= 0).all() or not off < 1e-3:
+        raise ValueError(
+            f"Categorical targets that are real numbers must be probabilities of {classes} classes, not negative and with sum "
+            f"1; got values from {targets.min().item():.3g}, and sums that are off by up to {off:.3g}. For class numbers, "
+            ".long()."
+        )
 
 
 def _check_outputs(outputs: Tensor, targets: Tensor) -> None:

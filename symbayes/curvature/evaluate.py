@@ -37,6 +37,24 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+@contextmanager
+def naming_types(inputs: Tensor) -> Iterator[None]:
+    """Say so where a model does not take inputs because they are no real numbers.
+
+    Raises:
+        TypeError: Naming their type.
+    """
+    try:
+        yield
+    except (RuntimeError, TypeError) as error:
+        if inputs.is_floating_point():
+            raise
+        raise TypeError(
+            f"The model must take inputs of type {inputs.dtype}; it does not ({error}). Convert images of whole numbers to "
+            "real ones of about size one, such as images.float() / 255, and complex numbers to pairs of real ones."
+        ) from error
+
+
 class NormsByParts(TorchFunctionMode):
     """A context for torch.func in which layer norms and instance norms are computed from means and variances.
 

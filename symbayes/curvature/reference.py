@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from symbayes.curvature.evaluate import evaluating
+from symbayes.curvature.evaluate import evaluating, naming_types
 from symbayes.data.source import check_finite
 from symbayes.layers.structure import held, weights
 
@@ -120,15 +120,8 @@ def check_functional(model: nn.Module, reference: Reference) -> None:
 
 def _outputs(call: Callable[[Tensor], Tensor], inputs: Tensor) -> Float[Tensor, "n c"]:
     given = inputs.clone()
-    try:
+    with naming_types(inputs):
         outputs = call(given)
-    except (RuntimeError, TypeError, NotImplementedError) as error:
-        if inputs.is_floating_point():
-            raise
-        raise TypeError(
-            f"The model must take inputs of type {inputs.dtype}, which are whole numbers or complex; it does not ({error}). "
-            "Convert images to real numbers of about size one: images.float() / 255."
-        ) from error
     if not torch.equal(given, inputs):
         raise RuntimeError(
             "The model must leave its inputs as they are; it writes to them in place, and so to the data. Begin it with "
@@ -140,11 +133,11 @@ def _outputs(call: Callable[[Tensor], Tensor], inputs: Tensor) -> Float[Tensor, 
 
 def check_outputs(outputs: Tensor, count: int) -> None:
     """Refuse outputs that are not a row of real numbers for each of so many data."""
-    shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != count:
+        got = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
         raise ValueError(
-            f"The model must give outputs [n, c], a row for each of the {count} inputs; got shape {shape}. Flatten or pool "
-            "what it gives; a row of several outputs is for one datum."
+            f"The model must give outputs [n, c], a row for each of the {count} inputs; got {got}. Choose, flatten or pool "
+            "what it gives in a module around it."
         )
     if not outputs.is_floating_point():
         raise ValueError(f"The model must give real numbers, got {outputs.dtype}.")

@@ -16,7 +16,7 @@ from symbayes.data.augment import Variation
 from symbayes.errors import NotFiniteError
 
 #: What users may pass wherever data are asked for.
-Data = tuple[Tensor, Tensor] | Dataset[Any] | DataLoader[Any]
+Data = tuple[Tensor, Tensor] | tuple[np.ndarray, np.ndarray] | Dataset[Any] | DataLoader[Any]
 Batch = tuple[Tensor, Tensor]
 
 
@@ -256,11 +256,11 @@ def as_source(data: Data | DataSource, device: torch.device, augment: Variation 
         source = TensorSource(data.tensors[0], data.tensors[1], device, augment)
     elif isinstance(data, Dataset):
         source = DatasetSource(data, device)
-    elif isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
-        source = TensorSource(data[0], data[1], device, augment)
+    elif isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in data):
+        source = TensorSource(torch.as_tensor(data[0]), torch.as_tensor(data[1]), device, augment)
     else:
         raise TypeError(
-            "Data must be a pair of tensors (inputs, targets), a Dataset of such pairs, or a DataLoader; "
+            "Data must be a pair of tensors or arrays (inputs, targets), a Dataset of such pairs, or a DataLoader; "
             f"got {type(data).__name__}."
         )
     if augment is not None and (source is data or not isinstance(source, TensorSource)):

@@ -26,7 +26,7 @@ class ConvPath(Path):
     Args:
         in_channels: Channels c of the input.
         out_channels: Channels c' of the output.
-        kernel_size: Of the filter, one size for each dimension of the grid; one to three of them.
+        kernel_size: Of the filter, one size for each dimension of the grid, one to three of them; a number is for two alike.
         stride: Between kept positions, the same along every axis.
         padding: Cells added on every side; None keeps the size of the map at stride 1 (odd filters).
         padding_mode: What is added.
@@ -40,7 +40,7 @@ class ConvPath(Path):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Sequence[int] = (3, 3),
+        kernel_size: int | Sequence[int] = (3, 3),
         *,
         stride: int = 1,
         padding: Sequence[int] | None = None,
@@ -51,7 +51,7 @@ class ConvPath(Path):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        kernel = tuple(kernel_size)
+        kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
         if len(kernel) not in CONVOLUTIONS:
             raise ValueError(f"kernel_size must have 1, 2 or 3 entries, got {kernel}.")
         if in_channels % groups or out_channels % groups:

@@ -42,7 +42,7 @@ class SparseConvPath(ConvPath, Shaped):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Sequence[int] = (3, 3),
+        kernel_size: int | Sequence[int] = (3, 3),
         *,
         anchors: int | float | None = 0.5,
         learn_lengthscale: bool = False,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from symbayes.groups.group import Group
@@ -59,7 +60,7 @@ def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
     """Every trainable tensor of a model by name, in the order of `named_parameters`.
 
     Raises:
-        ValueError: If the model has nothing to train.
+        ValueError: If the model has nothing to train, or weights that are not in single or double precision.
     """
     modules = dict(model.named_modules())
     relaxed = [name for name, module in modules.items() if isinstance(module, RelaxedLayer)]
@@ -67,6 +68,11 @@ def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
     maps = [name for name, module in modules.items() if isinstance(module, LinearMap)]
     found = {}
     for name, parameter in weights(model).items():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"Weights must be in single or double precision, since curvature and evidence are; {name!r} is "
+                f"{parameter.dtype}. Convert the model: model.float(). To train at lower precision, use torch.autocast."
+            )
         owner, _, attribute = name.rpartition(".")
         kind: Literal["weight", "bias", "shape"] = "bias" if attribute.endswith("bias") else "weight"
         if isinstance(modules[owner], RadialBasis):

@@ -53,7 +53,7 @@ class Members:
             columns = vectors.unflatten(-1, (blocks, d_out, -1)).split([size // (blocks * d_out) for size in sizes], -1)
             parts = tuple(part.flatten(-3) for part in columns)
         leading = vectors.shape[:-1]
-        return {name: part.reshape(*leading, *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+        return {name: part.reshape((*leading, *shape)) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
 
 @dataclass(frozen=True)

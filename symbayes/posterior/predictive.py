@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 from torch.quasirandom import SobolEngine
 
-from symbayes.curvature.evaluate import evaluating
+from symbayes.curvature.evaluate import evaluating, naming_types
 from symbayes.curvature.ggn import Jacobians
 from symbayes.data.source import check_finite
 from symbayes.errors import NotFiniteError
@@ -70,7 +70,8 @@ def predict(
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     likelihood = deepcopy(likelihood).requires_grad_(False)
     with evaluating(model):
-        c = _plugged_in(model, posterior.mean, inputs[:1], 1).shape[1]
+        with naming_types(inputs):
+            c = _plugged_in(model, posterior.mean, inputs[:1], 1).shape[1]
         if way == "plug-in" or not posterior.parts:
             return of_draws(_plugged_in(model, posterior.mean, inputs, batch_size)[None], likelihood, "plug-in")
         if way == "sampled":

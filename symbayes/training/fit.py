@@ -9,6 +9,7 @@ from torch import Generator, nn
 
 from symbayes.data.augment import Variation
 from symbayes.data.source import Data, as_source
+from symbayes.errors import NotFiniteError
 from symbayes.evidence.objective import ByCurvature, Laplace, Objective
 from symbayes.likelihoods import Categorical, Likelihood
 from symbayes.priors import Prior, TensorwisePrior
@@ -26,7 +27,7 @@ def fit(
     likelihood: Likelihood | None = None,
     prior: Prior | None = None,
     objective: Objective | None = None,
-    epochs: int = 100,
+    epochs: int | None = None,
     schedule: Schedule | None = None,
     augment: Variation | None = None,
     seed: int = 0,
@@ -42,24 +43,56 @@ def fit(
         likelihood: Of targets given outputs; `Categorical()` when None.
         prior: Over the weights; a precision for every tensor, starting at 1, when None.
         objective: `Laplace(...)` and `Elbo(...)` learn by the evidence, `Map(...)` keeps the prior as it is.
-        epochs: Passes over the data.
-        schedule: Batch size and learning rate as well; its epochs stand in for `epochs`.
+        epochs: Passes over the data; 100 when None.
+        schedule: Batch size and learning rate as well, instead of `epochs`.
         augment: How training images are varied from pass to pass, such as `FlipCrop()`; the evidence is of data as they are.
         seed: For the order of data and for rules that sample. Initial weights are the model's own.
         progress: Whether to show a bar with loss, evidence and remaining time; ten lines instead where there is no terminal.
 
     Returns:
         The trained model with its evidence, symmetries and history.
+
+    Raises:
+        ValueError: If epochs are given twice, or parts do not fit together; `Problem.check` says more.
+        NotFiniteError: If numbers are not finite, or training diverges.
     """
+    if epochs is not None and schedule is not None:
+        raise ValueError(
+            f"Epochs must be said once: give Schedule(epochs={epochs}, ...), or epochs={epochs} without a schedule, which has "
+            f"{schedule.epochs} itself."
+        )
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     likelihood = (likelihood if likelihood is not None else Categorical()).to(device)
     prior = (prior if prior is not None else TensorwisePrior(model)).to(device)
     objective = objective if objective is not None else Laplace()
-    schedule = schedule if schedule is not None else Schedule(epochs=epochs)
+    schedule = schedule or (Schedule() if epochs is None else Schedule(epochs=epochs))
     problem = Problem(model, as_source(data, device, augment), likelihood, prior)
-    problem.check(schedule.batch_size, curvature=isinstance(objective, ByCurvature))
+    before = problem.check(schedule.batch_size, curvature=isinstance(objective, ByCurvature))
     generator = torch.Generator().manual_seed(seed)
-    return learn_with_bar(problem, objective, schedule, generator=generator, progress=progress)
+    result = learn_with_bar(problem, objective, schedule, generator=generator, progress=progress)
+    refuse_diverged(result, before, schedule)
+    return result
+
+
+def refuse_diverged(result: Result, before: float, schedule: Schedule) -> None:
+    """Refuse a result that is far worse than no training: where steps are too long, weights end anywhere.
+
+    Args:
+        result: Of training.
+        before: The loss per datum, as `Problem.check` gave it.
+        schedule: Of training.
+
+    Raises:
+        NotFiniteError: Saying how it was and is.
+    """
+    size = max(1.0, abs(before))
+    loss, evidence = -result.evidence.log_likelihood / result.num_data, result.log_evidence / result.num_data
+    if loss > before + size or -evidence > before + 1000 * size:
+        raise NotFiniteError(
+            f"Training diverged: without it the loss per datum is {before:.3g} at most, and now it is {loss:.3g}, with a log "
+            f"evidence of {evidence:.3g}. Use a smaller learning rate than {schedule.learning_rate:.3g}, or check the scale of "
+            "inputs and targets."
+        )
 
 
 def learn_with_bar(

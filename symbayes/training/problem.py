@@ -46,20 +46,23 @@ class Problem:
             self.likelihood.noise().tolist(),
         )
 
-    def check(self, batch_size: int, *, curvature: bool = True) -> None:
+    def check(self, batch_size: int, *, curvature: bool = True) -> float:
         """Refuse what cannot work, before training: shapes, labels, NaN, modules whose curvature cannot be captured.
 
         Args:
             batch_size: Data in a forward pass.
             curvature: Whether it is needed.
 
+        Returns:
+            The loss per datum of the model as it is, or of outputs that are zero, whichever is more.
+
         Raises:
-            ValueError: If types or the number of data do not fit; `Capture`, likelihood and prior raise their own.
+            ValueError: If types do not fit; `check_capture`, data, likelihood and prior raise their own.
         """
         self.prior.check(self.model)
         weight = next(self.model.parameters())
         capture = Capture(self.model) if curvature else None
-        seen = 0
+        seen, total, of_nothing = 0, 0.0, 0.0
         with ExitStack() as evaluation, torch.no_grad():
             for inputs, targets in self.data.batches(batch_size):
                 if inputs.is_floating_point() and inputs.dtype != weight.dtype:
@@ -72,8 +75,10 @@ class Problem:
                     evaluation.enter_context(capture if capture is not None else evaluating(self.model))
                 outputs = capture.forward(inputs) if capture is not None else self.model(inputs)
                 check_outputs(outputs, len(inputs))
-                log_likelihood(self.likelihood, inputs, outputs, targets, self.data.number(seen))
+                total += float(log_likelihood(self.likelihood, inputs, outputs, targets, self.data.number(seen)))
+                of_nothing += float(self.likelihood.log_prob(torch.zeros_like(outputs), targets).sum())
                 seen += len(inputs)
+        return -min(total, of_nothing) / seen
 
     def _check_first(self, capture: Capture | None, inputs: Tensor) -> None:
         if capture is not None:

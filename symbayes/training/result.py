@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -42,7 +43,7 @@ _PRIORS: dict[str, type[Prior]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A trained model and what its evidence says."""
 
@@ -94,9 +95,17 @@ class Result:
         """
         return learned_augmentation(self.model)
 
+    def __repr__(self) -> str:
+        """In a line: `symmetries`, `evidence` and `history` say the rest."""
+        count, kind = sum(weight.numel() for weight in weights(self.model).values()), type(self.likelihood).__name__
+        return (
+            f"Result({type(self.model).__name__} with {count:,} weights, {kind}, {self.num_data:,} data, {len(self.history)} "
+            f"epochs, log evidence {self.log_evidence:.6g})"
+        )
+
     def predict(
         self,
-        inputs: Tensor,
+        inputs: Tensor | np.ndarray,
         by: str | None = None,
         samples: int = 128,
         batch_size: int = 250,
@@ -105,7 +114,7 @@ class Result:
         """What the model says of new inputs, with the uncertainty of its weights; the same every time.
 
         Args:
-            inputs: As many as one likes.
+            inputs: As many as one likes; real numbers are converted to the precision of the weights.
             by: "linearised", "sampled" or "plug-in"; when None the first for Laplace's posterior, the second for others.
             samples: Draws, as `sb.predict` takes them.
             batch_size: Data in a forward pass.
@@ -120,8 +129,18 @@ class Result:
         else:
             known = self.posterior.like(weight)  # the model may have been moved since
             known = known if only is None else known.only(only)
-        inputs = inputs.to(weight.device)
-        return predict(self.model, known, self.likelihood, inputs, by=by, samples=samples, batch_size=batch_size)
+        given = torch.as_tensor(inputs)
+        given = given.to(weight) if given.is_floating_point() else given.to(weight.device)
+        try:
+            return predict(self.model, known, self.likelihood, given, by=by, samples=samples, batch_size=batch_size)
+        except RuntimeError as error:
+            learned_on = tuple(self.examples.shape[1:]) if self.examples is not None else tuple(given.shape[1:])
+            if tuple(given.shape[1:]) == learned_on:
+                raise
+            raise ValueError(
+                f"Inputs must be a batch of data as in training, [n, {', '.join(map(str, learned_on))}]; the model does not "
+                f"take {list(given.shape)} ({error}). For a single datum, inputs[None]."
+            ) from error
 
     def evaluate(self, data: Data, batch_size: int = 500, by: str | None = "plug-in", samples: int = 128) -> dict[str, float]:
         """Mean metrics of the likelihood and negative log-likelihood per datum, on other data.
@@ -208,7 +227,11 @@ class Result:
                 "recipe": self.model.recipe if isinstance(self.model, AllConv) else None,
                 "description": self.model.description if isinstance(self.model, AllConv) else type(self.model).__name__,
             },
-            "likelihood": {"kind": type(self.likelihood).__name__, "settings": self.likelihood.settings()},
+            "likelihood": {
+                "kind": type(self.likelihood).__name__,
+                "settings": self.likelihood.settings(),
+                "learns_noise": self.likelihood.learns_noise,
+            },
             "prior": type(self.prior).__name__,
             "learn": self.prior.learn,
             "num_data": self.num_data,
@@ -250,7 +273,7 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
         model = _rebuilt(summary, folder).to(saved.dtype)
         for name, parameter in weights(model).items():
             parameter.requires_grad_(name in summary["evidence"]["precision"])  # what was frozen stays so
-    likelihood = _likelihood(summary["likelihood"])
+    likelihood = _likelihood(summary["likelihood"], tensors)
     prior = _PRIORS[summary["prior"]](model, learn=summary.get("learn"))
     for part, module in (("model", model), ("prior", prior), ("likelihood", likelihood)):
         state = {name.removeprefix(f"{part}:"): t for name, t in tensors.items() if name.startswith(f"{part}:")}
@@ -286,8 +309,13 @@ def _rebuilt(summary: dict[str, Any], folder: Path) -> nn.Module:
     return build_allconv(**{**recipe, "in_shape": tuple(recipe["in_shape"])})
 
 
-def _likelihood(saved: dict[str, Any]) -> Likelihood:
-    return _LIKELIHOODS[saved["kind"]](**saved["settings"])
+def _likelihood(saved: dict[str, Any], tensors: Mapping[str, Tensor]) -> Likelihood:
+    likelihood = _LIKELIHOODS[saved["kind"]](**saved["settings"])
+    for name, parameter in likelihood.named_parameters():
+        kept = tensors.get(f"likelihood:{name}", parameter)
+        parameter.data = parameter.data.to(kept.dtype)
+        parameter.requires_grad_(saved.get("learns_noise", True))
+    return likelihood
 
 
 def _record(saved: dict[str, Any]) -> Record:
