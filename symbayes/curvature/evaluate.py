@@ -1,7 +1,7 @@
 """A model as curvature wants it: evaluating, with outputs and targets that were checked."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from inspect import signature
 from typing import Any
 
@@ -22,19 +22,25 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """No dropout, fixed norms, no autocast, attention by a path that can be differentiated; modules are left as they were."""
     training = {module: module.training for module in model.modules()}
     fast = torch.backends.mha.get_fastpath_enabled()
-    device = next((parameter.device.type for parameter in model.parameters()), "cpu")
-    # Curvature is not for the precision of an autocast.
-    is_rough = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    precise = torch.autocast(device, enabled=False) if is_rough else nullcontext()
     model.eval()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), precise:  # the others have no second derivatives
+        with sdpa_kernel(SDPBackend.MATH), without_autocast():  # the other ways to attend have no second derivatives
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for module, mode in training.items():
             module.training = mode
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """In the precision of weights: curvature, evidence and steps of an optimiser are not for half of it."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 @contextmanager

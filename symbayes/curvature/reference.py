@@ -8,6 +8,7 @@ by torch agree only where all J_n do; one pass compares all tensors.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,7 +16,6 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
 from symbayes.curvature.evaluate import evaluating, naming_types
-from symbayes.data.source import check_finite
 from symbayes.layers.structure import held, weights
 
 #: How many data are looked at.
@@ -62,7 +62,7 @@ class Reference:
 
 
 def reference_of(model: nn.Module, inputs: Tensor, at: Mapping[str, Tensor] | None = None) -> Reference | None:
-    """What torch says of the first of some data; None where outputs are not finite, which others refuse.
+    """What torch says of the first of some data; None where inputs or outputs are not finite, which others refuse.
 
     Args:
         model: Of which every datum must have outputs of its own.
@@ -70,22 +70,21 @@ def reference_of(model: nn.Module, inputs: Tensor, at: Mapping[str, Tensor] | No
         at: Weights other than those of the model.
 
     Raises:
-        NotFiniteError: If inputs are not finite.
         RuntimeError: If the model writes to its inputs, gives other outputs when it is asked again or when other data are
             beside a datum, or cannot be differentiated.
         TypeError: If the inputs are of a type that the model does not take.
         ValueError: If outputs are not [n, c].
     """
-    check_finite(inputs)
     inputs = inputs[:COUNT].detach()
+    if not inputs.isfinite().all():
+        return None
     named: Mapping[str, Tensor] = weights(model)
     if at is not None:
         named = {name: at[name].detach().requires_grad_() for name in named if name in at}
     with evaluating(model), torch.enable_grad():
 
-        def call(data: Tensor) -> Tensor:
-            found: Tensor = model(data) if at is None else functional_call(model, {**held(model, False), **named}, (data,))
-            return found
+        def call(data: Tensor) -> Any:
+            return model(data) if at is None else functional_call(model, {**held(model, False), **named}, (data,))
 
         outputs = _outputs(call, inputs)
         with torch.no_grad():
@@ -118,7 +117,7 @@ def check_functional(model: nn.Module, reference: Reference) -> None:
         )
 
 
-def _outputs(call: Callable[[Tensor], Tensor], inputs: Tensor) -> Float[Tensor, "n c"]:
+def _outputs(call: Callable[[Tensor], Any], inputs: Tensor) -> Tensor:
     given = inputs.clone()
     with naming_types(inputs):
         outputs = call(given)
@@ -128,10 +127,11 @@ def _outputs(call: Callable[[Tensor], Tensor], inputs: Tensor) -> Float[Tensor, 
             "x = x.clone(), or without inplace=True in its first layer."
         )
     check_outputs(outputs, len(inputs))
-    return outputs
+    found: Tensor = outputs
+    return found
 
 
-def check_outputs(outputs: Tensor, count: int) -> None:
+def check_outputs(outputs: Any, count: int) -> None:
     """Refuse outputs that are not a row of real numbers for each of so many data."""
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != count:
         got = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor, nn
 
+from symbayes.curvature.evaluate import without_autocast
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Curvature, Rule
 from symbayes.data.source import Data, DataSource, as_source
@@ -50,9 +51,10 @@ def evidence_gradient(
     if not chosen:
         raise ValueError("There must be tensors to differentiate in: the model has no hyperparameters, and none were given.")
     source = as_source(data, next(model.parameters()).device)
-    with torch.no_grad():
-        curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=generator)
-    return gradient_through(curvature, prior, chosen, share, generator)
+    with without_autocast():
+        with torch.no_grad():
+            curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=generator)
+        return gradient_through(curvature, prior, chosen, share, generator)
 
 
 def gradient_through(

@@ -5,6 +5,7 @@ from math import log, pi
 import torch
 from torch import Generator, nn
 
+from symbayes.curvature.evaluate import without_autocast
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Curvature, Rule
 from symbayes.data.source import Data, DataSource, as_source
@@ -46,8 +47,9 @@ def laplace_evidence(
     """
     prior.check(model)
     source = as_source(data, next(model.parameters()).device)
-    curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=generator)
-    return evidence_at(curvature, model, prior, source.size)
+    with without_autocast():
+        curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=generator)
+        return evidence_at(curvature, model, prior, source.size)
 
 
 def evidence_at(curvature: Curvature, model: nn.Module, prior: Prior, num_data: int) -> Evidence:

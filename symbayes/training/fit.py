@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Generator, nn
 
+from symbayes.curvature.evaluate import without_autocast
 from symbayes.data.augment import Variation
 from symbayes.data.source import Data, as_source
 from symbayes.errors import NotFiniteError
@@ -35,7 +36,8 @@ def fit(
 ) -> Result:
     """Learn weights, prior precisions, noise and extents of invariance together, from training data alone.
 
-    The model is trained in place, on the device where it is. The same seed gives the same result on the same machine.
+    The model is trained in place, on the device where it is. The same seed gives the same result on the same machine. Under
+    torch.autocast, steps by `Laplace` and `Map` are in its precision; all else is in that of the weights.
 
     Args:
         model: Any module that maps a batch of inputs to outputs [n, c].
@@ -66,7 +68,8 @@ def fit(
     prior = (prior if prior is not None else TensorwisePrior(model)).to(device)
     objective = objective if objective is not None else Laplace()
     schedule = schedule or (Schedule() if epochs is None else Schedule(epochs=epochs))
-    problem = Problem(model, as_source(data, device, augment), likelihood, prior)
+    precision = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+    problem = Problem(model, as_source(data, device, augment), likelihood, prior, precision)
     before = problem.check(schedule.batch_size, curvature=isinstance(objective, ByCurvature))
     generator = torch.Generator().manual_seed(seed)
     result = learn_with_bar(problem, objective, schedule, generator=generator, progress=progress)
@@ -89,8 +92,8 @@ def refuse_diverged(result: Result, before: float, schedule: Schedule) -> None:
     loss, evidence = -result.evidence.log_likelihood / result.num_data, result.log_evidence / result.num_data
     if loss > before + size or -evidence > before + 1000 * size:
         raise NotFiniteError(
-            f"Training diverged: without it the loss per datum is {before:.3g} at most, and now it is {loss:.3g}, with a log "
-            f"evidence of {evidence:.3g}. Use a smaller learning rate than {schedule.learning_rate:.3g}, or check the scale of "
+            f"Training diverged: the loss per datum is {loss:.3g}, where without training it is at most {before:.3g}; the log "
+            f"evidence is {evidence:.3g}. Use a smaller learning rate than {schedule.learning_rate:.3g}, or check the scale of "
             "inputs and targets."
         )
 
@@ -142,7 +145,8 @@ def learn(
     history: list[Record] = []
     while True:
         try:
-            record = next(training)
+            with without_autocast():
+                record = next(training)
         except StopIteration as end:
             make_posterior = end.value
             break

@@ -27,6 +27,8 @@ class Problem:
     data: DataSource
     likelihood: Likelihood
     prior: Prior
+    #: Of torch.autocast, for steps by curvature alone; None for the precision of weights.
+    precision: torch.dtype | None = None
 
     def examples(self, count: int = 4) -> Tensor:
         """The first inputs of a pass over the data."""

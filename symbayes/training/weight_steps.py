@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -110,10 +111,16 @@ class WeightSteps:
         """One step on a batch; its loss, summed over data."""
         inputs, targets = batch
         with _tensor_cores(inputs.device):
-            loss = -self.problem.likelihood.log_prob(self.problem.model(inputs), targets).sum()
+            with self._autocast(inputs.device):
+                loss = -self.problem.likelihood.log_prob(self.problem.model(inputs), targets).sum()
             gradients = torch.autograd.grad(loss / len(inputs), self.optimiser.parameters)
         self.optimiser.step(gradients)
         return loss.detach()
+
+    def _autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        precision = self.problem.precision
+        # Without a cache, which would keep weights from before a step where steps are captured.
+        return nullcontext() if precision is None else torch.autocast(device.type, precision, cache_enabled=False)
 
     def _step_with_extents(self, batch: Batch) -> Tensor:
         """Augerino's: the training loss in weights and extents, less a reward."""

@@ -11,6 +11,8 @@ from tests.oracles import hessian_of
 OUTPUTS = torch.tensor([[0.3, -1.0, 2.0], [0.0, 0.5, -0.5]], dtype=torch.float64)
 CASES = {
     "categorical": (Categorical(), torch.tensor([2, 0])),
+    "categorical, soft": (Categorical(), torch.tensor([[0.1, 0.2, 0.7], [0.0, 1.0, 0.0]], dtype=torch.float64)),
+    "bernoulli, soft": (Bernoulli(), torch.tensor([[0.9, 0.1, 1.0], [0.5, 0.0, 0.3]], dtype=torch.float64)),
     "bernoulli": (Bernoulli(), torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)),
     "gaussian": (Gaussian(0.7).double(), torch.tensor([[1.0, 0.0, 1.5], [0.2, 0.0, 1.0]], dtype=torch.float64)),
     "gaussian by output": (Gaussian(0.7, outputs=3).double(), torch.zeros(2, 3, dtype=torch.float64)),

@@ -245,7 +245,7 @@ REFUSED = [
         r"must lie in 0 … 2, because the model has 3 outputs; got 5 … 7",
     ),
     ((blobs()[0], blobs()[1].float()), sb.Categorical(), ValueError, "must be class numbers, an integer tensor"),
-    (blobs(), sb.Bernoulli(), ValueError, "must be zeros and ones of shape"),
+    (blobs(), sb.Bernoulli(), ValueError, "must be zeros and ones, or probabilities, of shape"),
     ((blobs()[0], torch.zeros(60, 2)), sb.Gaussian(), ValueError, "must be real numbers of shape"),
     ((blobs()[0], NAN[:, :1].expand(60, 3)), sb.Gaussian(), ValueError, "targets must be finite, got 180"),
     ((blobs()[0], torch.zeros(60, 3)), sb.Gaussian(outputs=2), ValueError, "a noise for each of 2 outputs; the model has 3"),
@@ -283,7 +283,7 @@ def test_a_sampler_that_draws_another_number_than_it_says_is_refused():
         def __iter__(self):
             return iter(list(super().__iter__())[:-1])
 
-    with pytest.raises(ValueError, match="as many data as they say, 60, in every pass; got 40"):
+    with pytest.raises(ValueError, match="must give each of the 60 data once; got 40"):
         sb.fit(network(), Short(TensorDataset(*blobs()), 20), **QUICK)
 
 
