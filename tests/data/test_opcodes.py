@@ -114,7 +114,7 @@ def test_nesting_that_doubles_with_every_step_takes_no_time():
 
 @pytest.mark.parametrize("raw", [by_python_2(), *(pickle.dumps(batch(), protocol=protocol) for protocol in (2, 4, 5))])
 def test_damaged_batches_are_read_or_refused(raw):
-    for changed in damaged(raw, 1000):
+    for changed in damaged(raw, 500):
         try:
             labels, pixels = read_batch(changed, ROWS, COLUMNS)
         except ValueError:
