@@ -10,7 +10,7 @@ from symbayes.cli.out import check_folder, writing
 from symbayes.cli.terminal import console
 from symbayes.data.augment import FlipCrop
 from symbayes.data.load import load
-from symbayes.data.plain import DAMAGE
+from symbayes.data.plain import DAMAGE, error_words
 from symbayes.data.whole import write_whole
 from symbayes.discovery.discover import check_device
 from symbayes.evidence.elbo import Elbo
@@ -76,19 +76,12 @@ def fit(
     console.print(f"Saved to {out}", highlight=False)
 
 
-def report(folder: Annotated[Path, typer.Argument(help="Where a result was saved.")]) -> None:
+def report(folder: Annotated[Path, typer.Argument(help="Folder where a result was saved.")]) -> None:
     """Rebuild the page of a saved result."""
     try:
         page = run_page(*read_records(folder))
-    except OSError as error:
-        raise typer.BadParameter(str(error)) from error
-    except DAMAGE as error:
-        words = (
-            str(error)
-            if isinstance(error, ValueError)
-            else f"No page can be made of {folder} ({type(error).__name__}: {error})."
-        )
-        raise typer.BadParameter(words) from error
+    except (OSError, *DAMAGE) as error:
+        raise typer.BadParameter(f"No page can be made of {folder}: {error_words(error)}.") from error
     with writing(folder):
         write_whole(folder / "report.html", page)
     console.print(f"{folder / 'report.html'}", highlight=False)

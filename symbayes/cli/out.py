@@ -20,25 +20,21 @@ def check_folder(out: Path, option: str = "--out", *, holds: Sequence[str] = (),
         holds: Names that may not be in it.
         overwrite: Unless they may.
     """
-    there = [name for name in holds if (out / name).exists()]
-    if there and not overwrite:
-        raise typer.BadParameter(f"{out} holds a result already ({there[0]}). Name another folder, or replace it: --overwrite.")
-    probe = out / f".{uuid4().hex}"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"\0")
-        probe.unlink()
-    except OSError as error:
-        raise typer.BadParameter(
-            f"{option} must be a folder that can be made and written to, got {out}: {error.strerror}. Name another."
-        ) from error
+    with _refusing(f"{option} must be a folder that can be made and written to, got {out}"):
+        there = [name for name in holds if (out / name).exists()]
+        if there and not overwrite:
+            raise typer.BadParameter(
+                f"{out} holds a result already ({there[0]}). Name another folder, or replace it: --overwrite."
+            )
+        _try(out / f".{uuid4().hex}")
 
 
 def check_page(out: Path) -> None:
     """Refuse a page that is a folder or a device, or in a folder that cannot be written to, which is made."""
-    if out.exists() and not out.is_file():
-        raise typer.BadParameter(f"--out must be a page (a file), got {out}, which is none. Name a file, such as report.html.")
-    check_folder(out.parent)
+    with _refusing(f"--out must be a page (a file) that can be written, got {out}"):
+        if out.exists() and not out.is_file():
+            raise typer.BadParameter(f"--out must be a page (a file), got {out}, which is none. Name one, such as report.html.")
+        _try(out.with_name(f".{out.name}.{uuid4().hex}"))
 
 
 @contextmanager
@@ -47,8 +43,23 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        words = (
-            f"{out} could not be written: {error.strerror or error}. What was there before is left. Make room, or name another."
-        )
+        words = f"{out} could not be written: {error.strerror or error}. No file is half written. Make room, or name another."
         console.print(escape(words), highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
+
+
+@contextmanager
+def _refusing(must: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise typer.BadParameter(f"{must}: {error.strerror or error}. Name another.") from error
+
+
+def _try(probe: Path) -> None:
+    """Write a file as others will be written, and take it away."""
+    probe.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        probe.write_bytes(b"\0")
+    finally:
+        probe.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from rich.markup import escape
 from symbayes.cli.out import check_folder, writing
 from symbayes.cli.terminal import console, print_markdown
 from symbayes.data.load import check_files
+from symbayes.data.plain import DAMAGE, error_words
 from symbayes.discovery.discover import check_device
 from symbayes.experiments import provenance
 from symbayes.experiments.papers import PAPERS, assemble, collect, perform
@@ -174,8 +175,8 @@ def _show(paper: Paper, out: Path, tabulate: Callable[[], tuple[list[Figures], l
     try:
         with writing(out):
             figures, written, damaged = tabulate()
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    except DAMAGE as error:
+        raise typer.BadParameter(f"{error_words(error)}.") from error
     for words in damaged:
         console.print(escape(words), highlight=False, soft_wrap=True)
     console.print(paper.title, style="bold")

@@ -27,6 +27,11 @@ def read_json(path: Path, lines: bool = False) -> Any:
         raise ValueError(f"{path.name} must be JSON: {error}") from error
 
 
+def error_words(error: Exception) -> str:
+    """What an error says, to be put into a sentence; most others than ValueErrors say too little without their kind."""
+    return str(error).rstrip(".") if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
 def check_form(value: Any, form: Any, where: str) -> None:
     """Refuse a value that has not the form of a type.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NotRequired, TypedDict
 
-from symbayes.data.plain import DAMAGE, check_form
+from symbayes.data.plain import DAMAGE, check_form, error_words
 
 #: The figures of one run, in plain numbers.
 Figures = dict[str, Any]
@@ -93,7 +93,7 @@ class Paper:
             self.more([found])
             self.words(found)
         except DAMAGE as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from error
+            raise ValueError(error_words(error)) from error
 
 
 def accuracy_words(found: Figures) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from symbayes.data.plain import DAMAGE, check_form, read_json
+from symbayes.data.plain import DAMAGE, check_form, error_words, read_json
 from symbayes.data.whole import write_together, write_whole
 from symbayes.experiments.rows import Figures, Options, Paper
 
@@ -113,8 +113,8 @@ def tabulated(path: Path, paper: Paper, found: Sequence[Figures]) -> dict[Path, 
         texts |= {f"{name}.svg": picture for name, picture in paper.pictures(found).items()}
     except DAMAGE as error:
         raise ValueError(
-            f"The runs for {path} do not make one table with its pictures ({type(error).__name__}: {error}). Move damaged ones "
-            "away."
+            f"The runs for {path} do not make one table with its pictures ({error_words(error)}). Move those away that are "
+            "damaged."
         ) from error
     rows = "[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n"
     return {path: rows, **{path.with_name(name): content for name, content in texts.items()}}

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from symbayes.data.plain import DAMAGE, check_form
+from symbayes.data.plain import DAMAGE, check_form, error_words
 from symbayes.data.whole import write_whole
 from symbayes.posterior.posterior import Members, Posterior
 from symbayes.posterior.spread import DiagonalSpread, EigenSpread, FullSpread, MatrixSpread, Spread
@@ -79,9 +79,9 @@ def load_posterior(path: str | Path, device: torch.device | None = None) -> Post
             _check(mean, parts)
             return Posterior(mean, parts, about["kind"], about["predicts"])
     except (SafetensorError, RuntimeError, *DAMAGE) as error:
-        words = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ValueError(
-            f"The posterior in {path} is damaged ({words}). Copy it again; or remove the file, and do without a posterior."
+            f"The posterior in {path} is damaged ({error_words(error)}). Copy it again; or remove the file, and do without a "
+            "posterior."
         ) from error
     found = about.get("format") if isinstance(about, dict) else None
     raise ValueError(f"The posterior in {path} has format {found}; this version reads format {_FORMAT}.")

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from symbayes.data.plain import DAMAGE, check_form, read_json
+from symbayes.data.plain import DAMAGE, check_form, error_words, read_json
 from symbayes.layers.structure import weights
 from symbayes.models.allconv import build_allconv
 from symbayes.posterior.calibration import Calibration
@@ -138,8 +138,7 @@ def _check_records(summary: dict[str, Any], history: list[dict[str, Any]]) -> No
 
 
 def _damaged(folder: Path, error: Exception) -> ValueError:
-    words = str(error).rstrip(".") if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-    return ValueError(f"The result in {folder} is damaged ({words}). Copy it again, or train again.")
+    return ValueError(f"The result in {folder} is damaged ({error_words(error)}). Copy it again, or train again.")
 
 
 def _state(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

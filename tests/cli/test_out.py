@@ -82,8 +82,10 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_done(c
     monkeypatch.setattr(Path, "write_bytes", read_only)
     code, words = invoke(*COMMANDS[command], "--out", tmp_path / "here" / "report.html")
     assert code == 2
-    assert "--out must be a folder that can be made and written to" in words
+    must = "page (a file) that can be written" if command == "demo" else "folder that can be made and written to"
+    assert f"--out must be a {must}, got" in words
     assert "Read-only file system. Name another" in words
+    assert not list((tmp_path / "here").rglob(".*"))
     assert worked == []
 
 
@@ -96,6 +98,24 @@ def test_a_page_that_is_no_file_is_refused_before_anything_is_done(out, tmp_path
     assert "--out must be a page (a file), got" in words
     assert worked == []
     assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_names_that_no_file_can_have_are_refused(command, tmp_path, worked):
+    code, words = invoke(*COMMANDS[command], "--out", tmp_path / ("long" * 100))
+    assert code == 2
+    assert "File name too long. Name another" in words
+    assert worked == []
+
+
+def test_a_disk_that_fills_up_while_it_is_tried_is_left_as_it_was(tmp_path, worked, monkeypatch):
+    def fill(path, content):
+        path.touch()
+        raise FULL
+
+    monkeypatch.setattr(Path, "write_bytes", fill)
+    assert invoke(*COMMANDS["fit"], "--out", tmp_path)[0] == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)

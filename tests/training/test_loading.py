@@ -1,7 +1,6 @@
 """Saved results that are damaged: every file, in many ways, is read or refused in a sentence."""
 
 import json
-import tracemalloc
 
 import pytest
 import torch
@@ -139,11 +138,8 @@ def test_a_result_is_not_built_from_what_is_damaged(place, value, message, folde
     summary = json.loads((folder / "result.json").read_text())
     changed(summary, place, value)
     (folder / "result.json").write_text(json.dumps(summary))
-    tracemalloc.start()
     with pytest.raises(ValueError, match=message):
         sb.load_result(folder)
-    assert tracemalloc.get_traced_memory()[1] < 50e6
-    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", ["result.json", "history.jsonl", "weights.safetensors", "posterior.safetensors"])
