@@ -59,7 +59,8 @@ from symbayes.posterior.predictive import predict
 from symbayes.posterior.units import check_units, hidden_units
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from symbayes.training.fit import fit
-from symbayes.training.result import Result, load_result
+from symbayes.training.loading import load_result
+from symbayes.training.result import Result
 from symbayes.training.schedule import Schedule
 
 __version__ = "0.1.0"

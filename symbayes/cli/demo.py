@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from symbayes.cli.out import check_page, writing
 from symbayes.cli.terminal import console, paper_table, with_progress
+from symbayes.data.whole import write_together
 from symbayes.experiments import conserved as conserved_study
 from symbayes.experiments import frequency as frequency_study
 from symbayes.experiments import groups as group_study
@@ -34,7 +36,7 @@ _DEMOS: dict[str, tuple[Callable[[Any], Study], Callable[..., Any], str]] = {
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="Page (a file); replaced if it is there.")] = Path("report.html"),
     groups: Annotated[bool, typer.Option("--groups", help="Instead: which symmetry? Digits upright, shifted, turned.")] = False,
     sets: Annotated[bool, typer.Option("--sets", help="Instead: a set or a sequence? Eight numbers, two tasks.")] = False,
     sequences: Annotated[bool, typer.Option("--sequences", help="Instead: does position matter, in one dimension?")] = False,
@@ -66,6 +68,12 @@ def demo(
     chosen = {name: value for name, value in given.items() if value is not None}
     make, settings, minutes = _DEMOS[asked[0] if asked else "quadrant"]
     study = make(settings(seed=seed, **chosen))
+    check_page(out)
+    picture = out.with_suffix(".svg")
+    if study.picture is not None:
+        if picture == out:
+            raise typer.BadParameter(f"--out must be a page, got {out}: the picture beside it is written there. Name another.")
+        check_page(picture)
     usual = "" if chosen else f" {minutes} on two cores."
     console.print(study.about, highlight=False)
     console.print(f"\nTraining {len(study.cells)} networks.{usual}\n", highlight=False)
@@ -88,9 +96,7 @@ def demo(
         page = study.page(outcomes)
     else:
         page = comparison_page(study.title, study.about, figures, page_runs(study, outcomes))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8")
-    if study.picture is not None:
-        out.with_suffix(".svg").write_text(study.picture(outcomes), encoding="utf-8")
+    with writing(out):
+        write_together({out: page} | ({} if study.picture is None else {picture: study.picture(outcomes)}))
     seconds = time.perf_counter() - started
     console.print(f"\n{seconds:.0f} s in all. The page with all curves: {out}", highlight=False)

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
+from symbayes.cli.out import check_folder, writing
 from symbayes.cli.terminal import console, paper_table
+from symbayes.discovery.discover import check_device
 from symbayes.discovery.discover import discover as discover_in
 from symbayes.discovery.search import Search
 from symbayes.dynamics.integrators import INTEGRATORS
@@ -38,14 +40,16 @@ def discover(
     width: Annotated[int, typer.Option(help="Of the network of the energy.", min=1)] = Search().width,
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="For simulation, initial weights and draws.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result that is in the folder.")] = False,
 ) -> None:
     """Find the energy, the conserved quantities and the symmetries of a system, from its trajectories alone."""
     if integrator not in INTEGRATORS:
         raise typer.BadParameter(f"--integrator must be one of {', '.join(INTEGRATORS)}; got {integrator!r}.")
     search = Search(quantities=quantities, width=width, integrator=INTEGRATORS[integrator](substeps), updates=updates)
     try:
+        check_device(device)
         data, system = _read(what, step, trajectories, steps, noise, seed)
-        out.mkdir(parents=True, exist_ok=True)
+        check_folder(out, holds=("discovery.json", "report.html", "run"), overwrite=overwrite)
         found = discover_in(
             data,
             symmetry=symmetry,
@@ -58,7 +62,8 @@ def discover(
         )
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
-    summary = found.save(out)
+    with writing(out):
+        summary = found.save(out)
     table = discovery_table(summary)
     if table["rows"]:
         console.print(paper_table(headline(summary), table))

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from symbayes.cli.out import check_folder
 from symbayes.cli.terminal import console
 from symbayes.data.download import download as fetch
 
@@ -16,6 +17,7 @@ def download(
     address: Annotated[str | None, typer.Option(help="Of another place that holds the same files.")] = None,
 ) -> None:
     """Fetch MNIST or CIFAR-10 from where they are published; files are checked, and whole ones are not fetched again."""
+    check_folder(to, "--to")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         bars: dict[str, TaskID] = {}

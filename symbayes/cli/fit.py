@@ -1,25 +1,30 @@
 """`symbayes fit` and `symbayes report`."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
+from symbayes.cli.out import check_folder, writing
 from symbayes.cli.terminal import console
 from symbayes.data.augment import FlipCrop
 from symbayes.data.load import load
+from symbayes.data.plain import DAMAGE, error_words
+from symbayes.data.whole import write_whole
 from symbayes.discovery.discover import check_device
 from symbayes.evidence.elbo import Elbo
 from symbayes.evidence.objective import Laplace, Map, Objective
 from symbayes.models.allconv import allconv
 from symbayes.report.run import run_page
 from symbayes.training.fit import fit as fit_model
+from symbayes.training.loading import read_records
 from symbayes.training.schedule import Schedule
 
 #: Test data on which `fit` looks at calibration: linearised predictions of large networks take a while.
 _CALIBRATED = 200
+#: By which a folder is known to hold a result.
+_FILES = ("result.json", "history.jsonl", "weights.safetensors", "report.html")
 
 
 def fit(
@@ -27,7 +32,7 @@ def fit(
         str,
         typer.Argument(help="placed-digits, quadrant-digits, turned-digits, motifs, …, mnist, cifar10."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the result.")],
+    out: Annotated[Path, typer.Option(help="Folder for the result and its page.")],
     data: Annotated[Path | None, typer.Option(help="Folder that holds the files of mnist or cifar10.")] = None,
     paths: Annotated[
         str, typer.Option(help="Of every block: dense, factored, sparse, conv, sparse_conv, gconv; with commas.")
@@ -39,6 +44,7 @@ def fit(
     augment: Annotated[bool, typer.Option("--augment", help="Flip and crop training images at random.")] = False,
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option()] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result that is in the folder.")] = False,
 ) -> None:
     """Train the paper's network on a task, and save the result with its page."""
     objectives: dict[str, Objective] = {"evidence": Laplace.amortised(), "elbo": Elbo(), "map": Map()}
@@ -50,6 +56,7 @@ def fit(
         model = allconv(loaded, paths.split(","), width, group=group, generator=torch.Generator().manual_seed(seed)).to(device)
     except (ValueError, KeyError, OSError) as error:
         raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
+    check_folder(out, holds=_FILES, overwrite=overwrite)
     console.print(str(loaded), highlight=False)
     console.print(model.description, highlight=False)
     # Steps in turned coordinates go far, but tensors of many features are not turned.
@@ -64,16 +71,17 @@ def fit(
     console.print(f"test: {metrics}; log evidence {per_datum:.4f} per datum ({result.evidence.estimator})", highlight=False)
     calibration = result.calibration((loaded.test[0][:_CALIBRATED], loaded.test[1][:_CALIBRATED]))
     console.print(calibration)
-    result.save(out, calibration)
+    with writing(out):
+        result.save(out, calibration)
     console.print(f"Saved to {out}", highlight=False)
 
 
-def report(folder: Annotated[Path, typer.Argument(help="Where a result was saved.")]) -> None:
+def report(folder: Annotated[Path, typer.Argument(help="Folder where a result was saved.")]) -> None:
     """Rebuild the page of a saved result."""
     try:
-        summary = json.loads((folder / "result.json").read_text())
-        history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    except (OSError, json.JSONDecodeError) as error:
-        raise typer.BadParameter(f"{folder} must hold result.json and history.jsonl of a saved result ({error}).") from error
-    (folder / "report.html").write_text(run_page(summary, history), encoding="utf-8")
+        page = run_page(*read_records(folder))
+    except (OSError, *DAMAGE) as error:
+        raise typer.BadParameter(f"No page can be made of {folder}: {error_words(error)}.") from error
+    with writing(folder):
+        write_whole(folder / "report.html", page)
     console.print(f"{folder / 'report.html'}", highlight=False)

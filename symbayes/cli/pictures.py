@@ -1,15 +1,18 @@
 """`symbayes estimators`, `illustrate` and `gallery`: what documents are made of."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from symbayes.cli.out import check_folder, writing
 from symbayes.cli.terminal import console, with_progress
 from symbayes.experiments import estimators as estimator_study
 from symbayes.experiments.gallery import run as draw_gallery
 from symbayes.experiments.illustrations import run as draw_illustrations
+from symbayes.experiments.study import Progress
 
 
 def estimators(
@@ -33,13 +36,19 @@ def estimators(
 
 def illustrate(out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("illustrations")) -> None:
     """Draw how far models learn to be invariant: points in the plane, and filters, as SVG. About four minutes."""
-    for picture in with_progress(lambda progress: draw_illustrations(out, progress)):
-        console.print(f"{picture}", highlight=False)
+    _draw(draw_illustrations, out)
 
 
 def gallery(out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("gallery")) -> None:
     """Draw what each parameterisation learns: small networks trained by the evidence, as SVG. About five minutes."""
-    for picture in with_progress(lambda progress: draw_gallery(out, progress)):
+    _draw(draw_gallery, out)
+
+
+def _draw(work: Callable[[Path, Progress], list[Path]], out: Path) -> None:
+    check_folder(out)
+    with writing(out):
+        drawn = with_progress(lambda progress: work(out, progress))
+    for picture in drawn:
         console.print(f"{picture}", highlight=False)
 
 

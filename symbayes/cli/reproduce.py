@@ -2,7 +2,7 @@
 
 import os
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import fields
@@ -14,8 +14,10 @@ import torch
 import typer
 from rich.markup import escape
 
+from symbayes.cli.out import check_folder, writing
 from symbayes.cli.terminal import console, print_markdown
 from symbayes.data.load import check_files
+from symbayes.data.plain import DAMAGE, error_words
 from symbayes.discovery.discover import check_device
 from symbayes.experiments import provenance
 from symbayes.experiments.papers import PAPERS, assemble, collect, perform
@@ -61,10 +63,9 @@ def reproduce(
         raise typer.BadParameter(f"There are {', '.join(PAPERS)} to reproduce, got {what!r}.")
     paper, out = PAPERS[what], out or Path("runs") / what
     if into is not None:
-        try:
-            _show(paper, *collect(what, out, into))
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
+        if out.is_dir():  # or there is nothing to collect
+            check_folder(into, "--collect")
+        _show(paper, into, lambda: collect(what, out, into))
         return
     given = {"task": task, "rows": rows, "versions": versions, "sizes": sizes, "methods": methods, "starts": starts}
     lists = _lists(what, paper, given | {"seeds": seeds})
@@ -74,9 +75,9 @@ def reproduce(
         todo = list(dict.fromkeys(rows_of))
         for name in dict.fromkeys(row.task for row in todo) if paper.reads_files else ():
             check_files(name, data)
-        out.mkdir(parents=True, exist_ok=True)
     except (ValueError, KeyError, OSError) as error:
         raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
+    check_folder(out)
     chosen = {"data": "FOLDER" if data else None, "epochs": epochs, "samples": samples, "width": width, "device": device}
     words = [f"--{name} {value}" for name, value in (lists | chosen).items() if value is not None]
     stamp = {
@@ -94,7 +95,7 @@ def reproduce(
         failed += isinstance(found, str)
         said = found if isinstance(found, str) else paper.words(found)
         console.print(f"{index}/{len(todo)} {escape(_name(row))}: {escape(said)}", highlight=False, soft_wrap=True)
-    _show(paper, *assemble(what, out))
+    _show(paper, out, lambda: assemble(what, out))
     if failed:
         console.print(
             f"{failed} of {len(todo)} rows failed; the same command with --resume tries them again.",
@@ -119,7 +120,7 @@ def _name(row: Any) -> str:
 def _is_finished(paper: Paper, row: Any, out: Path, options: Options) -> bool:
     """Whether a row is finished, as it is asked for; if not so, what is there is said."""
     try:
-        found = read_run(run_folder(out, row), paper.key)
+        found = read_run(run_folder(out, row), paper)
     except ValueError as error:
         console.print(escape(str(error)), highlight=False, soft_wrap=True)
         return False
@@ -153,7 +154,7 @@ def _attempt(
     """A row, unless another process has finished it meanwhile; if it fails others go on, and why is left in its folder."""
     paper, folder = PAPERS[what], run_folder(out, row)
     try:
-        found = read_run(folder, paper.key) if resume else None
+        found = read_run(folder, paper) if resume else None
     except ValueError:
         found = None
     if found is not None and not differences(found, options, paper.settings(row, options)):
@@ -169,7 +170,13 @@ def _attempt(
         return f"failed: {error} ({trouble})"
 
 
-def _show(paper: Paper, figures: list[Figures], written: list[Path], damaged: list[str]) -> None:
+def _show(paper: Paper, out: Path, tabulate: Callable[[], tuple[list[Figures], list[Path], list[str]]]) -> None:
+    """Write a table and print it, or say why there is none."""
+    try:
+        with writing(out):
+            figures, written, damaged = tabulate()
+    except DAMAGE as error:
+        raise typer.BadParameter(f"{error_words(error)}.") from error
     for words in damaged:
         console.print(escape(words), highlight=False, soft_wrap=True)
     console.print(paper.title, style="bold")

@@ -1,16 +1,15 @@
 """MNIST and CIFAR-10 from where they are published, into a folder; checked, and written whole or not at all."""
 
-import gzip
 import tarfile
 import urllib.request
-import zlib
 from collections.abc import Callable
 from http.client import HTTPException
 from io import BytesIO
 from pathlib import Path
 
-from symbayes.data.checksums import MD5, check
+from symbayes.data.checksums import LARGEST, MD5, check
 from symbayes.data.whole import write_whole
+from symbayes.data.within import first_bytes, read_within
 
 #: Where files lie: MNIST's beside each other, CIFAR-10's in one archive.
 ADDRESSES = {
@@ -21,6 +20,8 @@ _MNIST = [f"{part}-ubyte" for part in ("train-images-idx3", "train-labels-idx1",
 _CIFAR = [name for name in MD5 if name.endswith(".bin")]
 _CURE = "Try again later; or give another address, or copy the files from elsewhere."
 _PIECE = 2**18
+#: Bytes that an address may give: the archive of CIFAR-10 has 170 million.
+_MOST = 2**28
 #: Seconds without an answer.
 _PATIENCE = 60
 
@@ -55,7 +56,7 @@ def download(
         for path in paths:
             if not _whole(path):
                 packed = _fetched(f"{address.rstrip('/')}/{path.name}", progress)
-                check(_unpacked(packed, path), path, _CURE)
+                check(first_bytes(BytesIO(packed), path, LARGEST + 1, _CURE), path, _CURE)
                 write_whole(path, packed)
         return paths
     paths = [folder / "cifar-10-batches-bin" / part for part in _CIFAR]
@@ -65,7 +66,7 @@ def download(
         with tarfile.open(fileobj=BytesIO(packed)) as archive:
             for path in paths:
                 member = archive.extractfile(f"cifar-10-batches-bin/{path.name}")
-                content = member.read() if member else b""
+                content = member.read(LARGEST + 1) if member else b""
                 check(content, path, _CURE)
                 write_whole(path, content)
     return paths
@@ -75,18 +76,10 @@ def _whole(path: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        content = path.read_bytes()
-        check(_unpacked(content, path) if path.suffix == ".gz" else content, path, _CURE)
+        check(read_within(path, LARGEST + 1, _CURE), path, _CURE)
     except ValueError:
         return False
     return True
-
-
-def _unpacked(packed: bytes, path: Path) -> bytes:
-    try:
-        return gzip.decompress(packed)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path.name} must be a whole gzipped file; what came is not ({error}). {_CURE}") from error
 
 
 def _fetched(address: str, progress: Progress) -> bytes:
@@ -94,11 +87,13 @@ def _fetched(address: str, progress: Progress) -> bytes:
     try:
         with urllib.request.urlopen(address, timeout=_PATIENCE) as answer:
             length, parts = int(answer.headers.get("Content-Length") or 0), bytearray()
-            while piece := answer.read(_PIECE):
+            while len(parts) <= _MOST and (piece := answer.read(_PIECE)):
                 parts += piece
                 progress(name, len(parts), length)
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:  # an address of no known kind, or a length that is no number
         raise OSError(f"{address} could not be read ({error}). {_CURE}") from error
+    if len(parts) > _MOST:
+        raise ValueError(f"{address} must give at most {_MOST} bytes; it gives more. {_CURE}")
     if length and len(parts) != length:
         raise OSError(f"{address} must give {length} bytes, got {len(parts)}: the connection broke. Try again.")
     return bytes(parts)

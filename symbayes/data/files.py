@@ -1,21 +1,19 @@
 """MNIST and CIFAR-10 from a folder, in the formats they are distributed in; checked against the sums of the originals."""
 
-import gzip
-import pickle
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
+from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from symbayes.data.checksums import check
+from symbayes.data.checksums import LARGEST, check
+from symbayes.data.opcodes import read_batch
 from symbayes.data.task import Pair, Task
+from symbayes.data.within import read_within
 
 _IDX_IMAGES, _IDX_LABELS = 2051, 2049
 _BATCHES = ([f"data_batch_{k}" for k in range(1, 6)], ["test_batch"])
@@ -25,14 +23,10 @@ _NEEDED = {
     "mnist": [[f"{part}-{kind}-ubyte"] for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")],
     "cifar10": [[f"{name}.bin", name] for names in _BATCHES for name in names],
 }
-
-#: What pickled files may name: arrays, and the function that makes an empty one to be filled, wherever numpy keeps it.
-_ADMITTED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-    ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-}
+#: Bytes that files may have which are not the originals: one in IDX format, and a batch of the Python version of CIFAR-10.
+_LARGEST_IDX, _LARGEST_BATCH = 2**30, 2**26
+_CLASSES = 10
+_CURE = "Copy it again."
 
 
 @dataclass(frozen=True)
@@ -70,10 +64,20 @@ def mnist_images(folder: Path, verify: bool = True) -> Images:
 
     def pair(part: str) -> Pair:
         images = _idx(_find(folder, [f"{part}-images-idx3-ubyte"], "mnist"), _IDX_IMAGES, verify)
-        labels = _idx(_find(folder, [f"{part}-labels-idx1-ubyte"], "mnist"), _IDX_LABELS, verify)
+        path = _find(folder, [f"{part}-labels-idx1-ubyte"], "mnist")
+        labels = _idx(path, _IDX_LABELS, verify)
+        if len(labels) != len(images):
+            raise ValueError(
+                f"{path} must hold {len(images)} labels, as there are images beside it; got {len(labels)}. {_CURE}"
+            )
+        _check_labels(labels, path)
         return images[:, None], labels.long()
 
-    return Images("mnist", pair("train"), pair("t10k"), (0.1307 * 255,), (0.3081 * 255,))
+    train, test = pair("train"), pair("t10k")
+    if train[0].shape[1:] != test[0].shape[1:]:
+        sizes = " and ".join("×".join(map(str, images.shape[2:])) for images, _ in (train, test))
+        raise ValueError(f"{folder} must hold training and test images of one size, got {sizes}. Copy them again.")
+    return Images("mnist", train, test, (0.1307 * 255,), (0.3081 * 255,))
 
 
 def cifar10_images(folder: Path, verify: bool = True) -> Images:
@@ -96,7 +100,7 @@ def require(task: str, folder: Path) -> None:
         ValueError: If one is damaged or not the original.
     """
     for names in _NEEDED[task]:
-        _read(_find(folder, names, task), verify=True)
+        _read(_find(folder, names, task), LARGEST, verify=True)
 
 
 def _find(folder: Path, names: Sequence[str], task: str) -> Path:
@@ -113,61 +117,57 @@ def _find(folder: Path, names: Sequence[str], task: str) -> Path:
     )
 
 
-def _read(path: Path, verify: bool) -> bytes:
-    """A file, unpacked; checked if it should be the original."""
-    raw = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            raw = gzip.decompress(raw)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{path} must be a whole gzipped file; it is not ({error}). Copy it again.") from error
+def _read(path: Path, largest: int, verify: bool) -> bytes:
+    """A file, unpacked, and a byte too many if it is larger than it may be; checked if it should be the original."""
+    raw = read_within(path, largest + 1, _CURE)
     if verify:
         check(raw, path, "Copy it again; or read other data of this format by sb.load(name, folder, verify=False).")
     return raw
 
 
 def _idx(path: Path, magic: int, verify: bool) -> Tensor:
-    raw = _read(path, verify)
     start = 4 + 4 * (magic % 256)
-    if len(raw) < start or int.from_bytes(raw[:4], "big") != magic:
-        raise ValueError(f"{path} must begin with the number {magic} of its IDX format; it does not. Copy it again.")
-    shape = np.frombuffer(raw[4:start], dtype=">i4")
-    body = np.frombuffer(raw[start:], dtype=np.uint8)
-    if len(body) != shape.prod():
-        raise ValueError(f"{path} must hold {shape.prod()} values, got {len(body)}: it is truncated. Copy it again.")
+    head = read_within(path, start, _CURE)
+    if len(head) < start or int.from_bytes(head[:4], "big") != magic:
+        raise ValueError(f"{path} must begin with the number {magic} of its IDX format; it does not. {_CURE}")
+    shape = np.frombuffer(head[4:], dtype=">u4").tolist()
+    size = prod(shape)  # in Python, where it does not overflow
+    if not 0 < size <= _LARGEST_IDX:
+        raise ValueError(f"{path} must hold from 1 to {_LARGEST_IDX} values; by its head it has {size}. {_CURE}")
+    body = np.frombuffer(_read(path, start + size, verify)[start:], dtype=np.uint8)
+    if len(body) != size:
+        found = f"got {len(body)}: it is truncated" if len(body) < size else "got more"
+        raise ValueError(f"{path} must hold {size} values, {found}. {_CURE}")
     return torch.from_numpy(body.reshape(shape).copy())
 
 
 def _batch(path: Path, verify: bool) -> np.ndarray:
     """10 000 records of a label and 3 072 pixels, from either version."""
-    raw = _read(path, verify)
-    if path.suffix != ".bin":
-        return _unpickled(raw, path)
-    if len(raw) != _RECORDS * (1 + _BYTES):
-        raise ValueError(f"{path} must hold {_RECORDS} records of {1 + _BYTES} bytes, got {len(raw)} bytes. Copy it again.")
-    return np.frombuffer(raw, dtype=np.uint8).reshape(_RECORDS, 1 + _BYTES)
+    size = _RECORDS * (1 + _BYTES)
+    if not path.name.removesuffix(".gz").endswith(".bin"):
+        records = _python_batch(path, verify)
+    elif len(raw := _read(path, size, verify)) == size:
+        records = np.frombuffer(raw, dtype=np.uint8).reshape(_RECORDS, 1 + _BYTES)
+    else:
+        found = f"{len(raw)} bytes" if len(raw) < size else "more"
+        raise ValueError(f"{path} must hold {_RECORDS} records of {1 + _BYTES} bytes, got {found}. {_CURE}")
+    _check_labels(records[:, 0], path)
+    return records
 
 
-def _unpickled(raw: bytes, path: Path) -> np.ndarray:
+def _python_batch(path: Path, verify: bool) -> np.ndarray:
+    raw = _read(path, _LARGEST_BATCH, verify)
     try:
-        found = _Arrays(BytesIO(raw), encoding="bytes").load()
-        labels, pixels = np.asarray(found[b"labels"], dtype=np.uint8), np.asarray(found[b"data"], dtype=np.uint8)
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        labels, pixels = read_batch(raw, _RECORDS, _BYTES)
+    except ValueError as error:
         raise ValueError(
-            f"{path} must hold labels and data of CIFAR-10, and nothing but arrays, lists and names: {error} Copy it again."
+            f"{path} must hold labels and data of CIFAR-10, and nothing but arrays, lists and names: {str(error).rstrip('.')}. "
+            f"{_CURE[:-1]}, or fetch the binary version: symbayes download cifar10."
         ) from error
-    if labels.shape != (_RECORDS,) or pixels.shape != (_RECORDS, _BYTES):
-        shapes = f"{labels.shape} and {pixels.shape}"
-        raise ValueError(
-            f"{path} must hold {_RECORDS} labels and as many rows of {_BYTES} pixels, got {shapes}. Copy it again."
-        )
     return np.concatenate([labels[:, None], pixels], axis=1)
 
 
-class _Arrays(pickle.Unpickler):
-    """Reads what the Python version of CIFAR-10 is made of, and nothing that could run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ADMITTED:
-            raise pickle.UnpicklingError(f"{module}.{name} is not among the things that are read from it.")
-        return _ADMITTED[module, name]
+def _check_labels(labels: Tensor | np.ndarray, path: Path) -> None:
+    largest = int(labels.max())
+    if largest >= _CLASSES:
+        raise ValueError(f"{path} must hold labels 0 … {_CLASSES - 1}, got {largest}. {_CURE}")

@@ -146,13 +146,23 @@ def _begin_with(begin: Discovery, model: HamiltonianNetwork, units: Units) -> No
 
 
 def check_device(device: str | torch.device) -> None:
-    """Refuse a device that there is not, before anything is done."""
+    """Refuse a device that there is not, or that has no double precision, before anything is done.
+
+    Raises:
+        ValueError: Saying which.
+    """
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        words = str(error).partition("\n")[0]
+        torch.zeros(1, device=device).sum().item()
+    except Exception as error:  # torch has many ways to say that something is not there
+        words = str(error).partition("\n")[0].partition(". ")[0]
         raise ValueError(
             f"device must be one that torch can compute on here, such as cpu; got {str(device)!r}: {words}"
+        ) from error
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device).sum().item()
+    except Exception as error:
+        raise ValueError(
+            f"device must have double precision, in which curvature is decomposed; {str(device)!r} has not. Use cpu or cuda."
         ) from error
 
 

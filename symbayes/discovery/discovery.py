@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from symbayes.data.whole import write_together
 from symbayes.discovery.parts import Energy, Motion
 from symbayes.discovery.quantity import Quantity, read_observables, read_quadratics
 from symbayes.discovery.search import Search
@@ -134,13 +135,11 @@ class Discovery:
 
         Files are discovery.json (all figures), report.html, and those of `Result.save` in run/.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.result.save(folder / "run")
+        self.result.save(Path(folder) / "run")
         found = self.summary()
         settings = asdict(self.search) | {"integrator": str(self.search.integrator)}
-        (folder / "discovery.json").write_text(json.dumps(found | {"search": settings}, indent=1), encoding="utf-8")
-        (folder / "report.html").write_text(discovery_page(found), encoding="utf-8")
+        texts = {"discovery.json": json.dumps(found | {"search": settings}, indent=1), "report.html": discovery_page(found)}
+        write_together({Path(folder) / name: text for name, text in texts.items()})
         return found
 
     def summary(self) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import builtins
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from io import BytesIO, StringIO
+from math import inf, isfinite, prod
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from symbayes.data.whole import write_whole
 from symbayes.dynamics.phase import States
 from symbayes.dynamics.systems import coordinates
 
 #: How far times may be from even ones, and a step from that of a file, relative to the step.
 _UNEVEN = 1e-6
+#: Bytes in which the head of an array lies: numpy reads none that is longer.
+_HEAD = 2**14
 #: Columns of a table which are no coordinates.
 _WHICH, _WHEN = "trajectory", "time"
 
@@ -158,11 +162,12 @@ def save_csv(trajectories: Trajectories, path: str | Path) -> None:
             "dataclasses.replace(trajectories, targets=None)."
         )
     header = _header(Path(path), 1, [_WHICH, _WHEN, *trajectories.names])
-    with Path(path).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        for which, states in enumerate(trajectories.states.tolist()):
-            writer.writerows([which, k * trajectories.step, *state] for k, state in enumerate(states))
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    for which, states in enumerate(trajectories.states.tolist()):
+        writer.writerows([which, k * trajectories.step, *state] for k, state in enumerate(states))
+    write_whole(Path(path), text.getvalue())
 
 
 def _check_numbers(name: str, tensor: Tensor) -> None:
@@ -174,20 +179,27 @@ def _check_numbers(name: str, tensor: Tensor) -> None:
 
 
 def _from_array(path: Path) -> tuple[np.ndarray, tuple[str, ...], None]:
+    must = f"{path} must be a whole array of numbers in the format of numpy.save, without Python objects"
     try:
         with path.open("rb") as file:
-            found = np.lib.format.read_array(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+            head = BytesIO(file.read(_HEAD))
+            version = np.lib.format.read_magic(head)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(head)
+    except Exception as error:  # it evaluates the head as Python, and lets through whatever that raises
+        raise ValueError(f"{must}; its head cannot be read ({error}).") from error
+    if dtype.kind not in "fiu" or len(shape) not in (2, 3) or min(shape) < 0:
         raise ValueError(
-            f"{path} must be a whole array of numbers in the format of numpy.save, without Python objects: {error}"
-        ) from error
-    if found.dtype.kind not in "fiu" or found.ndim not in (2, 3):
-        raise ValueError(
-            f"{path} must hold real numbers [trajectories, times, coordinates] or [times, coordinates], got {found.dtype} of "
-            f"shape {found.shape}."
+            f"{path} must hold real numbers [trajectories, times, coordinates] or [times, coordinates], got {dtype} of "
+            f"shape {shape}."
         )
-    precision = np.float32 if found.dtype.kind == "f" and found.dtype.itemsize == 4 else np.float64
-    return (found if found.ndim == 3 else found[None]).astype(precision), (), None
+    size, there = prod(shape) * dtype.itemsize, path.stat().st_size - head.tell()
+    if size > there:  # before anything is allocated
+        raise ValueError(f"{must}; it should have {size} bytes behind its head, got {there}.")
+    with path.open("rb") as file, np.errstate(all="ignore"):  # what is not finite is refused
+        found = np.lib.format.read_array(file, allow_pickle=False)
+        precision = np.float32 if dtype.kind == "f" and dtype.itemsize == 4 else np.float64
+        return (found if found.ndim == 3 else found[None]).astype(precision), (), None
 
 
 def _from_table(path: Path) -> tuple[np.ndarray, tuple[str, ...], float | None]:
@@ -262,13 +274,14 @@ def _number(text: str) -> float | None:
         return None
 
 
+@np.errstate(over="ignore")
 def _spacing(path: Path, times: np.ndarray, lines: np.ndarray) -> float | None:
     """The step of times [trajectories, times] that stand in these lines; none where there is one time only."""
     between = np.diff(times, axis=1)
     if not between.size:
         return None
     usual = float(np.median(between))
-    if not usual > 0:
+    if not 0 < usual < inf:
         raise ValueError(
             f"{path}: time must grow from row to row of a trajectory; it usually changes by {usual:g}. Sort the rows."
         )

@@ -16,6 +16,7 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.load import load
+from symbayes.data.whole import write_together
 from symbayes.evidence.objective import Laplace
 from symbayes.experiments import boards, sets
 from symbayes.experiments.small import RELAXATION, board_network, digit_network, filter_network, spelled
@@ -64,11 +65,9 @@ def run(folder: Path, progress: Progress | None = None, settings: Settings | Non
             progress(done / total, name)
         numbers[name] = study(settings)
         done += seconds
-    folder.mkdir(parents=True, exist_ok=True)
     texts = {"gallery.json": json.dumps(numbers, ensure_ascii=False, separators=(",", ":")) + "\n"}
     texts |= {f"{name}.svg": PICTURES[name](found) for name, found in numbers.items()}
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    write_together({folder / name: text for name, text in texts.items()})
     if progress:
         progress(1.0, "done")
     return [folder / name for name in texts]

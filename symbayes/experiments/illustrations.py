@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from symbayes.data.whole import write_whole
 from symbayes.experiments import filters, toy
 
 #: Called with the share of all work that is done, and what is trained next.
@@ -19,12 +20,11 @@ STUDIES: dict[str, tuple[float, Callable[[Progress], dict[str, Any]]]] = {
 def run(folder: Path, progress: Progress | None = None) -> list[Path]:
     """Train for every picture and write it to a folder."""
     total, done = sum(seconds for seconds, _ in STUDIES.values()), 0.0
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, (seconds, study) in STUDIES.items():
         found = study(_part(progress, done / total, seconds / total))
         written.append(folder / f"{name}.svg")
-        written[-1].write_text(found["picture"], encoding="utf-8")
+        write_whole(written[-1], found["picture"])
         done += seconds
     if progress:
         progress(1.0, "done")

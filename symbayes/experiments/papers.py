@@ -7,11 +7,11 @@ from typing import Any
 
 from symbayes.data.load import load
 from symbayes.data.task import Task
-from symbayes.data.whole import write_whole
+from symbayes.data.whole import write_together
 from symbayes.experiments import ella_table, lila, noether
 from symbayes.experiments.filter_table import PAPER as FILTERS
 from symbayes.experiments.rows import Figures, Options, Paper
-from symbayes.experiments.runs import finish, merged, read_runs, run_folder, start, write_table
+from symbayes.experiments.runs import finish, merged, read_runs, run_folder, start, tabulated, write_table
 
 PAPERS: dict[str, Paper] = {**ella_table.PAPERS, "invariance": lila.PAPER, "filters": FILTERS, "conserved": noether.PAPER}
 
@@ -43,7 +43,7 @@ def _loaded(task: str, data: Path | None) -> Task:
 
 def assemble(what: str, out: Path) -> tuple[list[Figures], list[Path], list[str]]:
     """The table of all runs in a folder, written into it: figures, files, and what is damaged."""
-    runs = read_runs(out, PAPERS[what].key)
+    runs = read_runs(out, PAPERS[what])
     return runs.figures, write_table(out / f"{what}.json", PAPERS[what], runs.figures), runs.damaged
 
 
@@ -54,21 +54,21 @@ def collect(what: str, out: Path, docs: Path) -> tuple[list[Figures], list[Path]
         The figures that are kept of this experiment, the files that were written, and what is damaged.
 
     Raises:
-        ValueError: If there is no folder of runs, or the file of earlier figures is damaged.
+        ValueError: If there is no folder of runs, or a file of earlier figures is damaged; nothing is written then.
     """
     paper, path = PAPERS[what], docs / "results" / f"{what}.json"
     if not out.is_dir():
         raise ValueError(f"{out} must be a folder of runs, which are to be collected; it is not there. Name theirs by --out.")
-    runs = read_runs(out, paper.key)
-    figures = merged(path, runs.figures, paper.key)
-    written = write_table(path, paper, figures)
-    page = docs / "results.md"
-    write_whole(page, results_page(docs / "results"))
-    return figures, [*written, page], runs.damaged
+    runs = read_runs(out, paper)
+    figures = merged(path, runs.figures, paper)
+    files = tabulated(path, paper, figures)
+    files[docs / "results.md"] = results_page(docs / "results", {what: figures})
+    write_together(files)
+    return figures, list(files), runs.damaged
 
 
-def results_page(folder: Path) -> str:
-    """All tables, from the figures in a folder."""
+def results_page(folder: Path, known: Mapping[str, Sequence[Figures]]) -> str:
+    """All tables, from figures that are known by experiment, and those in a folder."""
     parts = [
         "# Results\n",
         "Written by `symbayes reproduce … --collect docs` from the figures in [results](results); "
@@ -76,8 +76,8 @@ def results_page(folder: Path) -> str:
     ]
     for what, paper in PAPERS.items():
         path = folder / f"{what}.json"
-        if path.is_file():
-            figures = merged(path, [], paper.key)
+        if what in known or path.is_file():
+            figures = known[what] if what in known else merged(path, [], paper)
             drawn = [f"![{name}](results/{name}.svg)\n" for name in paper.pictures(figures)]
             parts += [f"## {paper.title}\n", f"{paper.about}\n", paper.markdown(figures), *drawn]
             parts += [*filter(None, [paper.more(figures)]), _sources(figures)]

@@ -4,10 +4,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NotRequired, TypedDict
+
+from symbayes.data.plain import DAMAGE, check_form, error_words
 
 #: The figures of one run, in plain numbers.
 Figures = dict[str, Any]
+
+
+class _Kept(TypedDict):
+    """What figures of all experiments have."""
+
+    seed: int
+    asked: NotRequired[dict[str, int | None]]
+    commit: NotRequired[str | None]
+    machine: NotRequired[str | None]
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,24 @@ class Paper:
     pictures: Callable[[Sequence[Figures]], dict[str, str]] = lambda found: {}
     reads_files: bool = True
     settings: Callable[[Any, Options], Figures] = lambda row, options: {}
+
+    def check(self, found: Any) -> None:
+        """Refuse what are no figures of a run: what tables are made of must be made of them alone.
+
+        Raises:
+            ValueError: Saying what is wrong.
+        """
+        try:
+            check_form(found, _Kept, "figures")
+            first, *rest = self.key(found)
+            numbers = [number for part in rest for number in (part if isinstance(part, tuple) else (part,))]
+            if not isinstance(first, int | str) or not all(isinstance(number, int) for number in numbers):
+                raise TypeError("sizes must be whole numbers")  # or runs could not be sorted
+            self.markdown([found])
+            self.more([found])
+            self.words(found)
+        except DAMAGE as error:
+            raise ValueError(error_words(error)) from error
 
 
 def accuracy_words(found: Figures) -> str:

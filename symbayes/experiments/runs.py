@@ -5,17 +5,17 @@ several processes and on several machines, and copied together.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from symbayes.data.whole import write_whole
+from symbayes.data.plain import DAMAGE, check_form, error_words, read_json
+from symbayes.data.whole import write_together, write_whole
 from symbayes.experiments.rows import Figures, Options, Paper
 
 #: In the folder of a run: its figures, or why there are none.
 FIGURES, FAILED = "figures.json", "failed.txt"
-Key = Callable[[Figures], tuple[Any, ...]]
 
 
 def run_folder(out: Path, row: Any) -> Path:
@@ -43,7 +43,7 @@ class Runs:
     damaged: list[str]
 
 
-def read_run(folder: Path, key: Key) -> Figures | None:
+def read_run(folder: Path, paper: Paper) -> Figures | None:
     """The figures of a run; None if it is not finished.
 
     Raises:
@@ -53,27 +53,26 @@ def read_run(folder: Path, key: Key) -> Figures | None:
     if not path.is_file():
         return None
     try:
-        found: Figures = json.loads(path.read_text(encoding="utf-8"))
-        key(found)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        found: Figures = read_json(path)
+        paper.check(found)
+    except (OSError, ValueError) as error:
         raise ValueError(
-            f"{path} is damaged, or of another experiment ({type(error).__name__}: {error}). Run its row again, or give every "
-            "experiment a folder of its own."
+            f"{path} is damaged, or of another experiment ({error}). Run its row again, or give each experiment its own folder."
         ) from error
     return found
 
 
-def read_runs(out: Path, key: Key) -> Runs:
+def read_runs(out: Path, paper: Paper) -> Runs:
     """All runs in a folder, in order."""
     figures, damaged = [], []
     for folder in sorted(out.iterdir()) if out.is_dir() else []:
         try:
-            found = read_run(folder, key)
+            found = read_run(folder, paper)
         except ValueError as error:
             damaged.append(str(error))
         else:
             figures += [] if found is None else [found]
-    return Runs(sorted(figures, key=key), damaged)
+    return Runs(sorted(figures, key=paper.key), damaged)
 
 
 def differences(found: Figures, options: Options, settings: Figures) -> list[str]:
@@ -83,7 +82,7 @@ def differences(found: Figures, options: Options, settings: Figures) -> list[str
     return list(dict.fromkeys([*asked, *trained]))
 
 
-def merged(path: Path, found: Sequence[Figures], key: Key) -> list[Figures]:
+def merged(path: Path, found: Sequence[Figures], paper: Paper) -> list[Figures]:
     """Figures together with those of a file, of which those of the same runs are left out; in order.
 
     Raises:
@@ -91,21 +90,38 @@ def merged(path: Path, found: Sequence[Figures], key: Key) -> list[Figures]:
     """
     known: list[Figures] = []
     if path.is_file():
+        new = {paper.key(row) for row in found}
         try:
-            known = json.loads(path.read_text(encoding="utf-8"))
-            known = [row for row in known if key(row) not in {key(row) for row in found}]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{path} must hold the figures of earlier runs; it is damaged ({type(error).__name__}: {error}). Move it away."
-            ) from error
-    return sorted([*known, *found], key=key)
+            known = read_json(path)
+            check_form(known, list[Figures], path.name)
+            for row in known:
+                paper.check(row)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} must hold the figures of earlier runs; it is damaged ({error}). Move it away.") from error
+        known = [row for row in known if paper.key(row) not in new]
+    return sorted([*known, *found], key=paper.key)
+
+
+def tabulated(path: Path, paper: Paper, found: Sequence[Figures]) -> dict[Path, str]:
+    """Figures as a JSON file, a run on each line, and beside it the table and pictures: contents by file.
+
+    Raises:
+        ValueError: If runs do not go together, though each is whole.
+    """
+    try:
+        texts = {f"{path.stem}.md": "\n".join(filter(None, [paper.markdown(found), paper.more(found)]))}
+        texts |= {f"{name}.svg": picture for name, picture in paper.pictures(found).items()}
+    except DAMAGE as error:
+        raise ValueError(
+            f"The runs for {path} do not make one table with its pictures ({error_words(error)}). Move those away that are "
+            "damaged."
+        ) from error
+    rows = "[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n"
+    return {path: rows, **{path.with_name(name): content for name, content in texts.items()}}
 
 
 def write_table(path: Path, paper: Paper, found: Sequence[Figures]) -> list[Path]:
-    """Figures as a JSON file, a run on each line, and beside it the table and pictures."""
-    write_whole(path, "[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n")
-    beside = {f"{path.stem}.md": "\n".join(filter(None, [paper.markdown(found), paper.more(found)]))}
-    beside |= {f"{name}.svg": picture for name, picture in paper.pictures(found).items()}
-    for name, content in beside.items():
-        write_whole(path.with_name(name), content)
-    return [path, *(path.with_name(name) for name in beside)]
+    """Write these files."""
+    files = tabulated(path, paper, found)
+    write_together(files)
+    return list(files)

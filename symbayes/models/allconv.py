@@ -199,8 +199,10 @@ def build_allconv(
     unknown = [name for name in paths if name not in PATHS]
     if unknown or not paths:
         raise ValueError(f"paths must name some of {', '.join(PATHS)}; got {tuple(paths)}.")
-    if len(in_shape) < 2:
+    if len(in_shape) < 2 or min(in_shape) < 1:
         raise ValueError(f"allconv needs inputs [n, channels, *grid], got a shape of {in_shape} for one input.")
+    if min(width, classes) < 1:
+        raise ValueError(f"width and classes must be 1 or more, got {width} and {classes}.")
     halvings = max(ceil(log2(size)) for size in in_shape[1:])
     if halvings > len(_CHANNELS):
         limit = 2 ** len(_CHANNELS)

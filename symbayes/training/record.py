@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from symbayes.data.whole import write_whole
+from symbayes.data.whole import write_together
 from symbayes.report.run import run_page
 
 
@@ -43,9 +43,16 @@ class Record:
     evidence: EvidenceRecord | None = None
 
 
-def write_records(folder: Path, summary: dict[str, Any], history: Sequence[Record]) -> None:
-    """Leave what was found and how in a folder: result.json, history.jsonl, and report.html made of both."""
+def written_records(summary: dict[str, Any], history: Sequence[Record]) -> dict[str, str]:
+    """What was found and how, as files by name: result.json, history.jsonl, and report.html made of both."""
     records = [asdict(record) for record in history]
-    write_whole(folder / "history.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-    write_whole(folder / "result.json", json.dumps(summary, indent=1))
-    write_whole(folder / "report.html", run_page(summary, records))
+    return {
+        "history.jsonl": "".join(json.dumps(record) + "\n" for record in records),
+        "result.json": json.dumps(summary, indent=1),
+        "report.html": run_page(summary, records),
+    }
+
+
+def write_records(folder: Path, summary: dict[str, Any], history: Sequence[Record]) -> None:
+    """Leave them in a folder."""
+    write_together({folder / name: content for name, content in written_records(summary, history).items()})

@@ -1,6 +1,5 @@
 """The result of training: the model, its evidence, what was learned, and how it got there; saved without pickle."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -9,14 +8,14 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import Rule
 from symbayes.data.source import Data, as_source
+from symbayes.data.whole import write_together
 from symbayes.errors import NoPosteriorError
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.invariance.augmentation import Augmentation, learned_augmentation
@@ -24,23 +23,21 @@ from symbayes.invariance.extents import described_extents
 from symbayes.invariance.pictures import sample_orbits
 from symbayes.layers.structure import weight_tensors, weights
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from symbayes.models.allconv import AllConv, build_allconv
+from symbayes.models.allconv import AllConv
 from symbayes.posterior.calibration import Calibration, calibration
 from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.prediction import Prediction
 from symbayes.posterior.predictive import predict
-from symbayes.posterior.saving import load_posterior, save_posterior
+from symbayes.posterior.saving import saved_posterior
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
-from symbayes.training.record import EvidenceRecord, Record, write_records
+from symbayes.training.record import EvidenceRecord, Record, written_records
 from symbayes.training.symmetries import Symmetries, symmetries
 
-_FORMAT = 1
-_EXAMPLES = "examples:inputs"
-_POSTERIOR = "posterior.safetensors"
-_LIKELIHOODS: dict[str, type[Likelihood]] = {kind.__name__: kind for kind in (Categorical, Bernoulli, Gaussian)}
-_PRIORS: dict[str, type[Prior]] = {
-    kind.__name__: kind for kind in (ScalarPrior, LayerwisePrior, PathwisePrior, TensorwisePrior)
-}
+#: Of what is saved: its version, and where in it examples and the posterior are.
+FORMAT, EXAMPLES, POSTERIOR = 1, "examples:inputs", "posterior.safetensors"
+#: Kinds that can be built again, by name.
+LIKELIHOODS: dict[str, type[Likelihood]] = {kind.__name__: kind for kind in (Categorical, Bernoulli, Gaussian)}
+PRIORS: dict[str, type[Prior]] = {kind.__name__: kind for kind in (ScalarPrior, LayerwisePrior, PathwisePrior, TensorwisePrior)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,40 +186,45 @@ class Result:
     def save(self, folder: str | Path, calibration: Calibration | None = None) -> None:
         """Write weights.safetensors, result.json, history.jsonl and report.html; `load_result` reads them back.
 
-        And posterior.safetensors, where there is a posterior.
+        And posterior.safetensors, where there is a posterior. Where there is no room for all, none is written.
 
         Args:
             folder: Made if it is not there.
             calibration: What `calibration` gave, to be shown on the page.
 
         Raises:
+            OSError: If the folder cannot be written to.
             ValueError: If the likelihood or the prior is of a kind that could not be built again.
         """
-        for part, known in ((self.likelihood, _LIKELIHOODS), (self.prior, _PRIORS)):
+        for part, known in ((self.likelihood, LIKELIHOODS), (self.prior, PRIORS)):
             if type(part).__name__ not in known:
                 raise ValueError(
                     f"To be saved, a result must have a likelihood and a prior among {', '.join(known)}; got "
                     f"{type(part).__name__}. Save the state_dict of its parts instead."
                 )
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         parts = {"model": self.model, "prior": self.prior, "likelihood": self.likelihood}
         tensors = {f"{part}:{name}": tensor for part, module in parts.items() for name, tensor in module.state_dict().items()}
         if self.examples is not None:
-            tensors[_EXAMPLES] = self.examples
+            tensors[EXAMPLES] = self.examples
         # Copies, since safetensors refuse what shares memory, as tied weights do.
         copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-        save_file(copies, folder / "weights.safetensors")
-        write_records(folder, self.summary(calibration), self.history)
+        files: dict[str, bytes | str] = {
+            "weights.safetensors": save(copies),
+            **written_records(self.summary(calibration), self.history),
+        }
         try:
-            save_posterior(self.posterior, folder / _POSTERIOR)
+            files[POSTERIOR] = saved_posterior(self.posterior)
         except NoPosteriorError:
-            (folder / _POSTERIOR).unlink(missing_ok=True)  # of another result
+            pass
+        finally:  # whatever becomes of the posterior, the rest is kept
+            write_together({Path(folder) / name: content for name, content in files.items()})
+            if POSTERIOR not in files:
+                (Path(folder) / POSTERIOR).unlink(missing_ok=True)  # of another result
 
     def summary(self, calibration: Calibration | None = None) -> dict[str, Any]:
         """Everything but weights and history, in plain numbers and words."""
         return {
-            "format": _FORMAT,
+            "format": FORMAT,
             "model": {
                 "recipe": self.model.recipe if isinstance(self.model, AllConv) else None,
                 "description": self.model.description if isinstance(self.model, AllConv) else type(self.model).__name__,
@@ -242,82 +244,3 @@ class Result:
             "orbits": sample_orbits(self.model, self.examples) if self.examples is not None else [],
             "calibration": asdict(calibration) if calibration is not None else None,
         }
-
-
-def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
-    """A result that was saved; with its posterior, if that was saved, too.
-
-    Args:
-        folder: What `Result.save` was given.
-        model: A module of the same structure, which gets the saved weights. Not needed for models of `allconv`.
-
-    Raises:
-        FileNotFoundError: If a file is missing.
-        ValueError: If a file is damaged, or the model does not fit the weights.
-    """
-    folder = Path(folder)
-    for name in ("result.json", "history.jsonl", "weights.safetensors"):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} must hold {name}, as Result.save writes it; it does not.")
-    try:
-        summary = json.loads((folder / "result.json").read_text())
-        lines = (folder / "history.jsonl").read_text().splitlines()
-        history = tuple(_record(json.loads(line)) for line in lines)
-        tensors = load_file(folder / "weights.safetensors")
-    except (json.JSONDecodeError, SafetensorError, KeyError, TypeError) as error:
-        raise ValueError(f"The result in {folder} is damaged ({error}). Copy it again, or train again.") from error
-    if summary.get("format") != _FORMAT:
-        raise ValueError(f"The result in {folder} has format {summary.get('format')}; this version reads format {_FORMAT}.")
-    if model is None:
-        saved = next(tensor for name, tensor in tensors.items() if name.startswith("model:"))
-        model = _rebuilt(summary, folder).to(saved.dtype)
-        for name, parameter in weights(model).items():
-            parameter.requires_grad_(name in summary["evidence"]["precision"])  # what was frozen stays so
-    likelihood = _likelihood(summary["likelihood"], tensors)
-    prior = _PRIORS[summary["prior"]](model, learn=summary.get("learn"))
-    for part, module in (("model", model), ("prior", prior), ("likelihood", likelihood)):
-        state = {name.removeprefix(f"{part}:"): t for name, t in tensors.items() if name.startswith(f"{part}:")}
-        try:
-            module.load_state_dict(state)
-        except RuntimeError as error:
-            raise ValueError(f"The {part} does not fit what is saved in {folder}: {error}") from error
-    found = _posterior(folder / _POSTERIOR, model)
-    make = (lambda: found) if found is not None else None
-    return Result(model, likelihood, prior, history, summary["num_data"], tensors.get(_EXAMPLES), make)
-
-
-def _posterior(path: Path, model: nn.Module) -> Posterior | None:
-    if not path.is_file():
-        return None
-    found = load_posterior(path, next(model.parameters()).device)
-    known = {name: tuple(weight.shape) for name, weight in weights(model).items()}
-    if {name: tuple(value.shape) for name, value in found.mean.items()} != known:
-        raise ValueError(
-            f"The posterior in {path} does not fit the weights beside it. Copy the folder again; or remove the file, and do "
-            "without a posterior."
-        )
-    return found
-
-
-def _rebuilt(summary: dict[str, Any], folder: Path) -> nn.Module:
-    recipe = summary["model"]["recipe"]
-    if recipe is None:
-        raise ValueError(
-            f"The model in {folder} ({summary['model']['description']}) was not made by sb.allconv, so it cannot be built from "
-            "the files alone. Pass one of the same structure: sb.load_result(folder, model=...)."
-        )
-    return build_allconv(**{**recipe, "in_shape": tuple(recipe["in_shape"])})
-
-
-def _likelihood(saved: dict[str, Any], tensors: Mapping[str, Tensor]) -> Likelihood:
-    likelihood = _LIKELIHOODS[saved["kind"]](**saved["settings"])
-    for name, parameter in likelihood.named_parameters():
-        kept = tensors.get(f"likelihood:{name}", parameter)
-        parameter.data = parameter.data.to(kept.dtype)
-        parameter.requires_grad_(saved.get("learns_noise", True))
-    return likelihood
-
-
-def _record(saved: dict[str, Any]) -> Record:
-    evidence = saved.pop("evidence")
-    return Record(**saved, evidence=EvidenceRecord(**evidence) if evidence else None)

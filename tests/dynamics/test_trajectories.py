@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from symbayes.data import whole
 from symbayes.dynamics.simulate import simulate
 from symbayes.dynamics.trajectories import Trajectories, load_trajectories, save_csv
+from tests.damage import damaged
 
 
 def counted(trajectories=3, times=4, m=2):
@@ -220,7 +222,7 @@ def test_arrays_are_read_in_their_precision(precision, tmp_path):
     [
         (np.zeros(4), r"must hold real numbers .* got float64 of shape \(4,\)"),
         (np.zeros((2, 2), dtype=complex), "must hold real numbers .* got complex128"),
-        (np.array([[1, "a"]], dtype=object), "without Python objects: Object arrays cannot be loaded"),
+        (np.array([[1, "a"]], dtype=object), "must hold real numbers .* got object"),
         (np.zeros((2, 3, 3)), r"motion.npy: A state must be .* got 3 coordinates"),
         (np.zeros((2, 0)), r"motion.npy: A state must be .* got 0 coordinates"),
         (np.full((2, 2), nan), "motion.npy: states must be finite"),
@@ -249,3 +251,67 @@ def test_broken_and_missing_files_are_refused(tmp_path):
         load_trajectories(tmp_path)
     with pytest.raises(ValueError, match=r"notes.txt must be an array \(.npy\) or a table \(.csv\)"):
         load_trajectories(written(tmp_path, "q,p\n", "notes.txt"))
+
+
+def array_file(head, content=b"", version=1):
+    """A file as numpy writes it, of a head as it is given."""
+    length = len(head).to_bytes(2 if version == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes([version, 0]) + length + head.encode() + content
+
+
+HEAD = "{'descr': %s, 'fortran_order': False, 'shape': %s}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            array_file(HEAD % ("'<f8'", "(1000000, 1000000, 8)"), bytes(64)),
+            "should have 64000000000000 bytes behind its head, got 64",
+        ),
+        (array_file(HEAD % ("'<f8'", "(99999999999999999999, 2)"), bytes(64)), "bytes behind its head, got 64"),
+        (array_file(HEAD % ("'<f8'", "(-4, 2)"), bytes(64)), r"must hold real numbers .* shape \(-4, 2\)"),
+        (array_file(HEAD % ("'<f8'", "(4, 2)"))[:-20], "its head cannot be read"),
+        (array_file(HEAD % ("'<f8'", "(4, 2"), bytes(64)), "its head cannot be read"),
+        (array_file(HEAD % ("'<f8'", "(" * 3000), bytes(64)), "its head cannot be read"),
+        (array_file(HEAD % ("'<f8'", "(4, 2)"), bytes(64), 2)[:10] + b"\xff\xff\xff\xff", "its head cannot be read"),
+        (array_file(HEAD % ("'V0'", "(4, 99999999)")), "must hold real numbers .* got"),
+        (array_file(HEAD % ("[('q', '<f8')]", "(4, 2)"), bytes(64)), "must hold real numbers .* got"),
+    ],
+)
+def test_heads_that_are_damaged_or_claim_too_much_are_refused(content, message, tmp_path):
+    (tmp_path / "motion.npy").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_trajectories(tmp_path / "motion.npy", step=0.1)
+
+
+def test_damaged_files_are_read_or_refused(tmp_path):
+    states = counted()
+    np.save(tmp_path / "motion.npy", states.numpy())
+    np.save(tmp_path / "long.npy", states.numpy().astype(np.longdouble))
+    save_csv(Trajectories(states, 0.5), tmp_path / "motion.csv")
+    for path in sorted(tmp_path.iterdir()):
+        for changed in damaged(path.read_bytes(), 150):
+            path.write_bytes(changed)
+            try:
+                found = load_trajectories(path, None if path.suffix == ".csv" else 0.1)
+            except ValueError:
+                continue
+            assert found.states.isfinite().all()
+
+
+@pytest.mark.parametrize("times", [(-1e308, 1e308), (-1e308, 0, 1e308), (0, 1e308, -1e308)])
+def test_times_too_far_apart_for_a_number_are_refused(times, tmp_path):
+    path = written(tmp_path, "time,q,p\n" + "".join(f"{time},1,2\n" for time in times))
+    with pytest.raises(ValueError, match=r"time must grow|times must be even|step must be above 0 and finite"):
+        load_trajectories(path)
+
+
+def test_a_table_that_cannot_be_written_leaves_the_one_there_was(tmp_path, monkeypatch):
+    path = tmp_path / "motion.csv"
+    path.write_text("before")
+    monkeypatch.setattr(whole.os, "replace", lambda *paths: (_ for _ in ()).throw(OSError("No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        save_csv(Trajectories(counted(), 0.5), path)
+    assert [file.name for file in tmp_path.iterdir()] == ["motion.csv"]
+    assert path.read_text() == "before"

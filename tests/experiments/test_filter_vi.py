@@ -94,7 +94,7 @@ def figures(bound, start, version="rotated_180", method="elbo", seed=0, rotation
     amounts = {"translation": 0.0, "rotation": amount, "scale": 0.0}
     filters = [[[0, 99, 0], [0, 0, 0], [-50, 0, 0]]] * 2
     scores = {"accuracy": 0.5, "plug_in_accuracy": 0.25, **({"bound": bound} if method == "elbo" else {})}
-    return {**row, **scores, "extents": extents, "amounts": amounts, "filters": filters}
+    return {**row, **scores, "extents": extents, "amounts": amounts, "filters": filters, "seconds": 1.0}
 
 
 def test_the_start_of_highest_bound_counts_for_every_seed():
@@ -147,7 +147,7 @@ def test_rows_are_all_combinations_and_names_are_checked():
 def test_rows_are_kept_once(tmp_path):
     path = tmp_path / "rows.json"
     for row in (figures(-2.0, "turned"), figures(-3.0, "small"), figures(-1.0, "turned")):
-        kept = merged(path, [row], PAPER.key)
+        kept = merged(path, [row], PAPER)
         write_table(path, PAPER, kept)
     assert kept == json.loads(path.read_text())
     assert [(row["start"], row["bound"]) for row in kept] == [("small", -3.0), ("turned", -1.0)]

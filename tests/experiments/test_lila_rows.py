@@ -43,11 +43,11 @@ def test_the_residual_network_runs_on_colours(generator):
 
 def test_rows_are_kept_once_and_written_as_a_table(tmp_path):
     path = tmp_path / "results" / "invariance.json"
-    row = {"task": "mnist", "version": "rotated_90", "size": 312, "seed": 0, "nll": 0.5, "log_evidence": -1.25}
+    row = {"task": "mnist", "version": "rotated_90", "size": 312, "seed": 0, "nll": 0.5, "log_evidence": -1.25, "seconds": 1.0}
     first = {**row, "method": "learned", "accuracy": 0.9, "extents": {"rotation": 80.0}}
     write_table(path, lila.PAPER, [first, {**row, "method": "none", "accuracy": 0.7, "extents": {}}])
     again = {**first, "accuracy": 0.8, "extents": {"rotation": 88.0}}
-    kept = merged(path, [{**first, "seed": 1, "extents": {"rotation": 90.0}}, again], lila.key)
+    kept = merged(path, [{**first, "seed": 1, "extents": {"rotation": 90.0}}, again], lila.PAPER)
     assert [(r["method"], r["seed"]) for r in kept] == [("none", 0), ("learned", 0), ("learned", 1)]
     written = write_table(path, lila.PAPER, kept)
     assert [file.name for file in written] == ["invariance.json", "invariance.md"]
@@ -56,4 +56,4 @@ def test_rows_are_kept_once_and_written_as_a_table(tmp_path):
     assert lines[2] == "| mnist, rotated 90 | 312 | 70.0 % (-1.25) |  |  | **85.0 ± 7.1 % (-1.25)** | rotation 89 ° |"
     path.write_text("[{")
     with pytest.raises(ValueError, match="must hold the figures of earlier runs; it is damaged"):
-        merged(path, [], lila.key)
+        merged(path, [], lila.PAPER)

@@ -15,6 +15,7 @@ from symbayes.experiments.papers import assemble, collect
 from symbayes.experiments.recipes import Recipe
 from symbayes.experiments.rows import Options, spread
 from symbayes.experiments.runs import FIGURES, differences, finish, merged, read_run, read_runs, run_folder, start
+from tests.damage import damaged
 
 FILTERS = ("reproduce", "filters", "--methods", "likelihood", "--versions", "plain", "--sizes", "30", "--samples", "2")
 SHORT = (*FILTERS, "--epochs", "1", "--width", "4", "--starts", "small,turned")
@@ -58,11 +59,11 @@ def test_finished_rows_are_skipped_and_damaged_ones_run_again(out):
 
 
 def test_rows_that_were_run_otherwise_are_not_finished(out):
-    key = papers.PAPERS["filters"].key
-    found = read_run(out / folders(out)[0], key)
+    paper = papers.PAPERS["filters"]
+    found = read_run(out / folders(out)[0], paper)
     assert differences(found, Options(samples=2, epochs=1, width=4, device="cuda"), {}) == []
     assert differences(found, Options(samples=2, epochs=2, width=4), {}) == ["epochs"]
-    assert read_run(out / "nowhere", key) is None
+    assert read_run(out / "nowhere", paper) is None
 
 
 def test_rows_that_would_be_trained_otherwise_now_are_run_again(out, monkeypatch):
@@ -127,7 +128,7 @@ def test_a_folder_of_runs_that_is_none_is_refused(tmp_path):
 def test_a_file_of_earlier_figures_that_is_something_else_is_refused(content, tmp_path):
     (tmp_path / "filters.json").write_text(content)
     with pytest.raises(ValueError, match=r"(?s)must hold the figures of earlier runs; it is damaged .* Move it away"):
-        merged(tmp_path / "filters.json", [], papers.PAPERS["filters"].key)
+        merged(tmp_path / "filters.json", [], papers.PAPERS["filters"])
 
 
 def test_a_row_that_fails_leaves_the_others_alone(out, tmp_path):
@@ -143,11 +144,11 @@ def test_a_row_that_fails_leaves_the_others_alone(out, tmp_path):
 def test_rows_are_run_in_several_processes(tmp_path):
     result = invoke(*SHORT, "--out", tmp_path, "--jobs", "2")
     assert result.exit_code == 0, result.output
-    assert len(read_runs(tmp_path, papers.PAPERS["filters"].key).figures) == 2
+    assert len(read_runs(tmp_path, papers.PAPERS["filters"]).figures) == 2
 
 
 def test_results_are_collected_beside_earlier_ones(out, tmp_path):
-    runs = read_runs(out, papers.PAPERS["filters"].key).figures
+    runs = read_runs(out, papers.PAPERS["filters"]).figures
     finish(out / "damaged", {"task": "unknown"})
     figures, written, damaged = collect("filters", out, tmp_path)
     assert len(figures) == 2
@@ -168,6 +169,72 @@ def test_results_are_collected_beside_earlier_ones(out, tmp_path):
     assert "## Invariant weights by variational inference" in page
     assert "seeds 0, 7" in page or "seeds 7" in page
     (out / "damaged" / FIGURES).unlink()
+
+
+def without(found, name):
+    return {other: value for other, value in found.items() if other != name}
+
+
+DAMAGED = {
+    "no accuracy": lambda found: without(found, "accuracy"),
+    "no seconds": lambda found: without(found, "seconds"),
+    "no seed": lambda found: without(found, "seed"),
+    "a seed in words": lambda found: found | {"seed": "0"},
+    "a size in words": lambda found: found | {"size": "30"},
+    "extents in a list": lambda found: found | {"extents": [1.0]},
+    "what was asked in a list": lambda found: found | {"asked": [1]},
+    "a commit in a list": lambda found: found | {"commit": ["abc"]},
+    "words": lambda found: "figures",
+    "a list": lambda found: [found],
+    "nothing": lambda found: None,
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_damaged_figures_are_named_and_left_out(kind, out, tmp_path):
+    found = read_runs(out, papers.PAPERS["filters"]).figures[0]
+    for name, figures in (("whole", found | {"seed": 5}), ("wrong", DAMAGED[kind](found))):
+        start(tmp_path / "runs" / name)
+        (tmp_path / "runs" / name / FIGURES).write_text(json.dumps(figures))
+    result = invoke("reproduce", "filters", "--out", tmp_path / "runs", "--collect", tmp_path / "docs")
+    assert result.exit_code == 0, result.output
+    said = result.output.replace("\n", "")
+    assert f"{tmp_path / 'runs' / 'wrong' / FIGURES} is damaged, or of another experiment" in said
+    assert [row["seed"] for row in json.loads((tmp_path / "docs" / "results" / "filters.json").read_text())] == [5]
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "[1, 2]", '[{"seed": 0}]', "{}", '{"seed":'])
+def test_earlier_figures_that_are_damaged_stop_a_collection_before_it_writes(content, out, tmp_path):
+    kept = tmp_path / "results" / "table1.json"
+    kept.parent.mkdir()
+    kept.write_text(content)
+    result = invoke("reproduce", "filters", "--out", out, "--collect", tmp_path)
+    assert result.exit_code == 2
+    assert "must hold the figures of earlier runs; it is damaged" in " ".join(result.output.replace("│", " ").split())
+    assert [path.name for path in kept.parent.iterdir()] == ["table1.json"]
+    assert not (tmp_path / "results.md").exists()
+
+
+def test_runs_that_do_not_go_together_are_refused_in_a_sentence(out, tmp_path, monkeypatch):
+    def mixed(figures):
+        raise KeyError("rotation")
+
+    monkeypatch.setitem(papers.PAPERS, "filters", replace(papers.PAPERS["filters"], pictures=mixed))
+    result = invoke("reproduce", "filters", "--out", out, "--collect", tmp_path)
+    assert result.exit_code == 2
+    assert "do not make one table with its pictures (KeyError: 'rotation')" in " ".join(result.output.replace("│", " ").split())
+    assert not (tmp_path / "results").exists()
+
+
+def test_damaged_files_of_figures_are_read_or_refused(out, tmp_path):
+    finish(tmp_path, read_runs(out, papers.PAPERS["filters"]).figures[0])
+    for content in damaged((tmp_path / FIGURES).read_bytes(), 100):
+        (tmp_path / FIGURES).write_bytes(content)
+        try:
+            found = read_run(tmp_path, papers.PAPERS["filters"])
+        except ValueError:
+            continue
+        assert papers.PAPERS["filters"].markdown([found])
 
 
 def test_a_run_that_begins_is_no_longer_finished(tmp_path):

@@ -17,6 +17,7 @@ from symbayes.posterior.laplace import laplace_posterior
 from symbayes.posterior.posterior import Members, Posterior
 from symbayes.posterior.saving import load_posterior, save_posterior
 from symbayes.posterior.spread import DiagonalSpread
+from tests.damage import damaged
 
 
 def network():
@@ -76,6 +77,49 @@ def test_what_is_damaged_is_refused(tmp_path):
     save_file(tensors, path, {"posterior": json.dumps({**about, "format": 7})})
     with pytest.raises(ValueError, match="has format 7; this version reads format 1"):
         load_posterior(path)
+
+
+ABOUT = [
+    (lambda about: about["parts"][0]["shapes"].update({"0.weight": [9, 9]}), r"is damaged"),
+    (lambda about: about["parts"][0]["shapes"].update({"0.weight": "many"}), r"shapes.0.weight must be a list, got text"),
+    (lambda about: about["parts"][0]["shapes"].update({"0.weight": [10**30]}), r"must be a whole number"),
+    (lambda about: about["parts"][0]["shapes"].update({"0.weight": [10**9, 10**9]}), r"is damaged"),
+    (lambda about: about["parts"][0].update(shapes={"1.weight": [2, 4]}), r"1.weight must have the shape \(4,\) of its mean"),
+    (lambda about: about["parts"][0].update(spread="Narrow"), r"KeyError: 'Narrow'"),
+    (lambda about: about["parts"][0].update(spread="DiagonalSpread"), r"is damaged \(Type"),
+    (lambda about: about["parts"][0].update(column=[7, 7]), r"is damaged"),
+    (lambda about: about.update(parts={}), r"posterior.parts must be a list, got a dictionary"),
+    (lambda about: about.update(predicts="guessed"), r"posterior.predicts must be 'sampled' or 'linearised', got text"),
+    (lambda about: about.clear(), r"has format None; this version reads format 1"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), ABOUT, ids=[message for _, message in ABOUT])
+def test_parts_that_are_not_those_of_the_tensors_are_refused(change, message, tmp_path):
+    path = tmp_path / "posterior.safetensors"
+    save_posterior(POSTERIORS["kfac"](), path)
+    tensors = load_file(path)
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["posterior"])
+    change(about)
+    save_file(tensors, path, {"posterior": json.dumps(about)})
+    with pytest.raises(ValueError, match=message):
+        load_posterior(path)
+
+
+@pytest.mark.parametrize("kind", POSTERIORS)
+def test_damaged_posteriors_are_read_or_refused(kind, tmp_path):
+    path = tmp_path / "posterior.safetensors"
+    save_posterior(POSTERIORS[kind](), path)
+    for content in damaged(path.read_bytes(), 150, within=1500):
+        path.write_bytes(content)
+        try:
+            found = load_posterior(path)
+        except ValueError:
+            continue
+        assert {name: value.shape[1:] for name, value in found.sample(1).items()} == {
+            name: value.shape for name, value in found.mean.items()
+        }
 
 
 def test_spreads_of_other_kinds_cannot_be_saved(tmp_path):

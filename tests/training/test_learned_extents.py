@@ -21,8 +21,8 @@ from symbayes.invariance.filter_bank import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.training.fit import fit
 from symbayes.training.hyper import HyperAdam
+from symbayes.training.loading import load_result
 from symbayes.training.optimiser import ProximalAdam
-from symbayes.training.result import load_result
 from symbayes.training.schedule import Schedule
 
 SCHEDULE = Schedule(40, batch_size=40, learning_rate=2e-2)

@@ -1,0 +1,218 @@
+"""Where commands write: refused before anything is done if it cannot be, and said in a sentence if it fails at the end."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from symbayes.cli import demo, discover, fit, pictures, reproduce
+from symbayes.cli.app import app
+from symbayes.data import whole
+from symbayes.data.whole import write_together, write_whole
+from symbayes.experiments.study import Study
+
+FULL = OSError(28, "No space left on device")
+COMMANDS = {
+    "fit": ("fit", "upright-digits", "--width", "1"),
+    "discover": ("discover", "oscillator"),
+    "demo": ("demo", "--frequency"),
+    "gallery": ("gallery",),
+    "illustrate": ("illustrate",),
+    "reproduce": ("reproduce", "filters", "--sizes", "30", "--methods", "likelihood", "--starts", "small"),
+}
+FOLDERS = [name for name in COMMANDS if name != "demo"]
+
+
+def invoke(*words):
+    found = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "400"})
+    assert isinstance(found.exception, SystemExit | None), found.exception
+    return found.exit_code, " ".join(found.output.replace("│", " ").split())
+
+
+@pytest.fixture
+def worked(monkeypatch):
+    """Commands that find something at once, which cannot be saved; what they did."""
+    done = []
+
+    def save(*_):
+        raise FULL
+
+    def result(*_, **__):
+        done.append("trained")
+        evidence = SimpleNamespace(estimator="none")
+        scores = {"symmetries": "", "evidence": evidence, "log_evidence": 0.0, "num_data": 1, "save": save}
+        return SimpleNamespace(**scores, evaluate=lambda data: {}, calibration=lambda data: "")
+
+    def fail(*_):
+        done.append("trained")
+        raise FULL
+
+    nothing = {"columns": [], "rows": [], "legend": "", "note": ""}
+    study = Study("", "", [], fail, lambda outcomes: nothing, page=lambda outcomes: "page", picture=lambda outcomes: "<svg/>")
+    monkeypatch.setattr(fit, "fit_model", result)
+    monkeypatch.setattr(discover, "discover_in", result)
+    monkeypatch.setitem(demo._DEMOS, "frequency", (lambda settings: study, dict, ""))
+    monkeypatch.setattr(demo, "run_study", lambda study, progress: done.append("trained") or [])
+    monkeypatch.setattr(pictures, "draw_gallery", fail)
+    monkeypatch.setattr(pictures, "draw_illustrations", fail)
+    monkeypatch.setattr(reproduce, "_attempt", lambda *words: done.append("trained") or "failed: no room")
+    monkeypatch.setattr(reproduce, "assemble", fail)
+    return done
+
+
+@pytest.mark.parametrize("command", FOLDERS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_folder_that_is_a_file_is_refused_before_anything_is_done(command, inside, tmp_path, worked):
+    (tmp_path / "file").write_text("kept")
+    code, words = invoke(*COMMANDS[command], "--out", tmp_path / "file" / "folder" if inside else tmp_path / "file")
+    assert code == 2
+    assert "--out must be a folder that can be made and written to, got" in words
+    assert ("Not a directory" if inside else "File exists") in words
+    assert worked == []
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_done(command, tmp_path, worked, monkeypatch):
+    def read_only(path, content):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "write_bytes", read_only)
+    code, words = invoke(*COMMANDS[command], "--out", tmp_path / "here" / "report.html")
+    assert code == 2
+    must = "page (a file) that can be written" if command == "demo" else "folder that can be made and written to"
+    assert f"--out must be a {must}, got" in words
+    assert "Read-only file system. Name another" in words
+    assert not list((tmp_path / "here").rglob(".*"))
+    assert worked == []
+
+
+@pytest.mark.parametrize("out", ["folder", "/dev/null", "/dev/full", "..", ""])
+def test_a_page_that_is_no_file_is_refused_before_anything_is_done(out, tmp_path, worked, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    code, words = invoke(*COMMANDS["demo"], "--out", out)
+    assert code == 2
+    assert "--out must be a page (a file), got" in words
+    assert worked == []
+    assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_names_that_no_file_can_have_are_refused(command, tmp_path, worked):
+    code, words = invoke(*COMMANDS[command], "--out", tmp_path / ("long" * 100))
+    assert code == 2
+    assert "File name too long. Name another" in words
+    assert worked == []
+
+
+def test_a_disk_that_fills_up_while_it_is_tried_is_left_as_it_was(tmp_path, worked, monkeypatch):
+    def fill(path, content):
+        path.touch()
+        raise FULL
+
+    monkeypatch.setattr(Path, "write_bytes", fill)
+    assert invoke(*COMMANDS["fit"], "--out", tmp_path)[0] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_cannot_be_written_at_the_end_is_said(command, tmp_path, worked, monkeypatch):
+    out = tmp_path / "here" / "report.html"
+    out.parent.mkdir()
+    before = {}
+    if command == "demo":
+        before = {out: "page of before", out.with_suffix(".svg"): "picture of before"}
+        write_together(before)
+        monkeypatch.setattr(whole.os, "replace", lambda *paths: (_ for _ in ()).throw(FULL))
+    code, words = invoke(*COMMANDS[command], "--out", out)
+    assert code == 1
+    assert worked == ["trained"] * (6 if command == "reproduce" else 1)
+    assert f"{out} could not be written: No space left on device" in words
+    assert {path: path.read_text() for path in out.parent.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [("fit", "result.json"), ("fit", "weights.safetensors"), ("discover", "discovery.json")]
+)
+def test_a_result_that_is_there_is_replaced_on_request_alone(command, name, tmp_path, worked):
+    (tmp_path / name).write_text("{}")
+    code, words = invoke(*COMMANDS[command], "--out", tmp_path)
+    assert code == 2
+    assert f"{tmp_path} holds a result already ({name}). Name another folder, or replace it: --overwrite." in words
+    assert worked == []
+    invoke(*COMMANDS[command], "--out", tmp_path, "--overwrite")
+    assert worked == ["trained"]
+
+
+def test_a_page_is_rewritten_under_any_name_but_that_of_its_picture(tmp_path, worked):
+    for name in ("report", "report.html"):
+        for _ in range(2):
+            assert invoke(*COMMANDS["demo"], "--out", tmp_path / name)[0] == 0
+        assert (tmp_path / name).read_text() == "page"
+        assert (tmp_path / "report.svg").read_text() == "<svg/>"
+    code, words = invoke(*COMMANDS["demo"], "--out", tmp_path / "page.svg")
+    assert code == 2
+    assert "the picture beside it is written there" in words
+
+
+def test_files_are_fetched_into_folders(tmp_path):
+    (tmp_path / "file").touch()
+    code, words = invoke("download", "mnist", "--to", tmp_path / "file", "--address", "https://nowhere.invalid")
+    assert code == 2
+    assert "--to must be a folder that can be made and written to" in words
+
+
+@pytest.mark.parametrize("device", ["mps", "meta", "cuda:77", "hpu", "privateuseone", "vulkan", "nonsense", ""])
+@pytest.mark.parametrize("command", ["fit", "discover", "reproduce"])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_done(command, device, tmp_path, worked):
+    code, words = invoke(*COMMANDS[command], "--out", tmp_path / "out", "--device", device)
+    assert code == 2
+    assert "device must be one that torch can compute on here, such as cpu; got" in words or device == "mps"
+    assert f"{device!r}" in words
+    assert worked == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_without_double_precision_is_refused(tmp_path, worked, monkeypatch):
+    zeros = torch.zeros
+
+    def single(*shape, dtype=None, device=None):
+        if dtype == torch.float64:
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+        return zeros(*shape, dtype=dtype)
+
+    monkeypatch.setattr(torch, "zeros", single)
+    code, words = invoke(*COMMANDS["discover"], "--out", tmp_path, "--device", "mps")
+    assert code == 2
+    assert "device must have double precision, in which curvature is decomposed; 'mps' has not. Use cpu or cuda." in words
+    assert worked == []
+
+
+def test_the_version_is_said():
+    code, words = invoke("--version")
+    assert code == 0
+    assert words.startswith("symbayes 0.")
+
+
+def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
+    paths = [tmp_path / "new" / name for name in ("a", "b")]
+    write_together(dict.fromkeys(paths, "before"))
+    (tmp_path / "link").symlink_to(paths[0])
+    write_whole(tmp_path / "link", b"through the link")
+    assert (tmp_path / "link").is_symlink()
+    assert paths[0].read_text() == "through the link"
+    written = Path.write_bytes
+
+    def second_fails(path, content):
+        if ".b." in path.name:
+            raise FULL
+        return written(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", second_fails)
+    with pytest.raises(OSError, match="No space left on device"):
+        write_together(dict.fromkeys(paths, "after"))
+    assert [path.read_text() for path in paths] == ["through the link", "before"]
+    assert sorted(path.name for path in paths[0].parent.iterdir()) == ["a", "b"]

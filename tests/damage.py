@@ -1,0 +1,29 @@
+"""Files that are damaged in many ways, the same in every run."""
+
+import random
+from collections.abc import Iterator
+
+
+def damaged(content: bytes, count: int, within: int | None = None) -> Iterator[bytes]:
+    """So many files cut short, with bytes changed, left out or doubled; most near the start, where heads are.
+
+    Args:
+        content: Of the file that is whole.
+        count: Of files.
+        within: How far from the start they are changed; anywhere when None.
+    """
+    draw = random.Random(0)
+    for index in range(count):
+        end = min(len(content), 200) if index % 2 else min(len(content), within or len(content))
+        place, raw = draw.randrange(end), bytearray(content)
+        match index % 5:
+            case 0:
+                del raw[place:]
+            case 1 | 2:
+                raw[place] = draw.randrange(256)
+            case 3:
+                raw[place] ^= 1 << draw.randrange(8)
+            case _:
+                length = draw.randrange(1, 9)
+                raw[place : place + length] = draw.randbytes(draw.choice((0, length, 2 * length)))
+        yield bytes(raw)
