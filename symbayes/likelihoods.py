@@ -109,9 +109,8 @@ class Categorical(Likelihood):
         return ((signed - p * signed.sum(-1, keepdim=True)) / samples**0.5)[None]
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
-        if not targets.is_floating_point():
-            targets = functional.one_hot(targets.long(), outputs.shape[1])
-        return targets.to(outputs.dtype) - outputs.softmax(1)
+        soft = targets if targets.is_floating_point() else functional.one_hot(targets.long(), outputs.shape[1])
+        return soft.to(outputs.dtype) - outputs.softmax(1)
 
     def sample(self, outputs: Outputs, *, generator: Generator | None = None) -> Tensor:
         p = outputs.softmax(1)
@@ -122,11 +121,15 @@ class Categorical(Likelihood):
         _check_outputs(outputs, targets)
         if outputs.shape[1] < 2:
             raise ValueError(
-                "Categorical needs two outputs or more, one for each class; the model has one. For a class that is there or "
-                "not use Bernoulli(), with targets[:, None]."
+                "Categorical needs two outputs or more, one for each class, got one. Use Bernoulli(), with targets[:, None]."
             )
         if targets.is_floating_point() and targets.shape == outputs.shape:
-            _check_probabilities(targets, outputs.shape[1])
+            low, off = targets.min().item(), float((targets.sum(1) - 1).abs().max())
+            if not (low >= 0 and off < 1e-3):
+                raise ValueError(
+                    "Categorical targets that are real numbers must be probabilities of classes, with sum 1; got values from "
+                    f"{low:.3g}, and sums that are off by up to {off:.3g}. For class numbers, .long()."
+                )
             return
         if targets.shape != outputs.shape[:1] or targets.is_floating_point() or targets.is_complex():
             raise ValueError(
@@ -141,7 +144,8 @@ class Categorical(Likelihood):
             )
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
-        return {"accuracy": (outputs.argmax(1) == most_probable(targets)).to(outputs.dtype)}
+        wanted = targets.argmax(1) if targets.is_floating_point() else targets
+        return {"accuracy": (outputs.argmax(1) == wanted).to(outputs.dtype)}
 
     def moments(self, outputs: ManyOutputs) -> tuple[ManyOutputs, ManyOutputs]:
         p = outputs.softmax(-1)
@@ -176,11 +180,10 @@ class Bernoulli(Likelihood):
     def check(self, outputs: Outputs, targets: Tensor) -> None:
         _check_outputs(outputs, targets)
         if targets.shape != outputs.shape or targets.is_complex() or not ((targets >= 0) & (targets <= 1)).all():
-            values = "" if targets.is_complex() else f" with values {targets.min().item()} … {targets.max().item()}"
             raise ValueError(
                 f"Bernoulli targets must be zeros and ones, or probabilities, of shape {tuple(outputs.shape)}, as the outputs "
-                f"are; got {targets.dtype} of shape {tuple(targets.shape)}{values}. Reshape or relabel them; for one output, "
-                "targets[:, None]."
+                f"are; got {targets.dtype} of shape {tuple(targets.shape)}, with values {targets.flatten()[:3].tolist()} …. "
+                "Reshape or relabel them; for one output, targets[:, None]."
             )
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
@@ -290,21 +293,6 @@ def _signs(shape: tuple[int, ...], like: Tensor, generator: Generator | None) ->
     """Random ±1, drawn where the generator lives."""
     device = generator.device if generator is not None else like.device
     return (torch.randint(0, 2, shape, generator=generator, device=device) * 2 - 1).to(like)
-
-
-def most_probable(targets: Tensor) -> Tensor:
-    """Class numbers, of probabilities of classes the most probable ones."""
-    return targets.argmax(1) if targets.is_floating_point() else targets
-
-
-def _check_probabilities(targets: Tensor, classes: int) -> None:
-    off = float((targets.sum(1) - 1).abs().max())
-    if not (targets >= 0).all() or not off < 1e-3:
-        raise ValueError(
-            f"Categorical targets that are real numbers must be probabilities of {classes} classes, not negative and with sum "
-            f"1; got values from {targets.min().item():.3g}, and sums that are off by up to {off:.3g}. For class numbers, "
-            ".long()."
-        )
 
 
 def _check_outputs(outputs: Tensor, targets: Tensor) -> None:

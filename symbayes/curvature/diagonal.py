@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock
-from symbayes.curvature.capture import Site, find_sites
 from symbayes.curvature.fisher import ExactFisher, Fisher
 from symbayes.curvature.rule import BlockCurvature, Rule
+from symbayes.curvature.sites import Site, find_sites
 from symbayes.curvature.sweep import Accumulator, bias_gradients, gradient_rows, swept_curvature, weight_gradients
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood

@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, EigenBlock, KroneckerBlock
-from symbayes.curvature.capture import Site, find_sites
 from symbayes.curvature.fisher import ExactFisher, Fisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import BlockCurvature, Rule
+from symbayes.curvature.sites import Site, find_sites
 from symbayes.curvature.sweep import Accumulator, gradient_rows, swept_curvature, weight_gradients
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood

@@ -26,11 +26,12 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.adapters import FoldedRows
 from symbayes.curvature.blocks import Block, DenseBlock, Factor, KroneckerBlock
-from symbayes.curvature.capture import Capture, Site, depends_on_more, find_sites
+from symbayes.curvature.capture import Capture, depends_on_more
 from symbayes.curvature.diagonal import DiagonalAccumulator
 from symbayes.curvature.fisher import ExactFisher, Fisher
 from symbayes.curvature.moment import SecondMoment
 from symbayes.curvature.rule import BlockCurvature, Rule
+from symbayes.curvature.sites import Site, find_sites
 from symbayes.curvature.sweep import Accumulator, swept_curvature
 from symbayes.data.source import DataSource, TensorSource
 from symbayes.likelihoods import Likelihood

@@ -24,16 +24,8 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.blocks import Block
 from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.lanczos import (
-    LanczosCurvature,
-    Pairs,
-    Product,
-    Products,
-    products_of,
-    quadrature,
-    solution,
-    tridiagonalise,
-)
+from symbayes.curvature.lanczos import LanczosCurvature, quadrature, solution, tridiagonalise
+from symbayes.curvature.products import Pairs, Product, Products, products_of
 from symbayes.curvature.replay import Precisions
 from symbayes.curvature.rule import BlockCurvature, Rule, log_det_of
 from symbayes.data.source import DataSource

@@ -13,13 +13,14 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock
-from symbayes.curvature.capture import Capture, Site, is_differentiable
+from symbayes.curvature.capture import Capture, is_differentiable
 from symbayes.curvature.evaluate import log_likelihood
 from symbayes.curvature.fisher import Fisher
 from symbayes.curvature.free import free_gradients, refuse_unused
 from symbayes.curvature.reference import reference_of
 from symbayes.curvature.replay import Precisions, Replay, Sums
 from symbayes.curvature.rule import BlockCurvature, log_det_of
+from symbayes.curvature.sites import Site
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
 

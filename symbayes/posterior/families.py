@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from symbayes.curvature.adapters import ConvRows, FoldedRows
-from symbayes.curvature.capture import Site, find_sites
+from symbayes.curvature.sites import Site, find_sites
 from symbayes.layers.path import Path
 from symbayes.layers.structure import weight_tensors, weights
 from symbayes.posterior.functional import local_maps

@@ -18,8 +18,9 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call, vmap
 
 from symbayes.curvature.adapters import torch_layer
-from symbayes.curvature.capture import Site, find_sites, first_of
+from symbayes.curvature.capture import first_of
 from symbayes.curvature.evaluate import evaluating
+from symbayes.curvature.sites import Site, find_sites
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import BlockPath

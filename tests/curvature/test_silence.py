@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.curvature.lanczos import products_of
+from symbayes.curvature.products import products_of
 from symbayes.data.source import TensorSource
 from symbayes.evidence.laplace import evidence_at
 from tests.curvature.networks import Do, Standardised, jacobian

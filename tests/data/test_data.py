@@ -88,7 +88,7 @@ def test_data_of_another_kind_are_refused():
     # In a process of its own, because under test the annotations themselves would refuse it.
     code = "import torch; from symbayes.data.source import as_source; as_source(torch.zeros(3), torch.device('cpu'))"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "TypeError: Data must be a pair of tensors (inputs, targets)" in failed.stderr
+    assert "TypeError: Data must be a pair of tensors or arrays (inputs, targets)" in failed.stderr
     assert "got Tensor" in failed.stderr
 
 

@@ -116,7 +116,9 @@ def test_outputs_of_another_shape_are_refused_by_every_rule(name):
 
 def test_one_output_is_no_class():
     inputs, targets = data()
-    with pytest.raises(ValueError, match=r"Categorical needs two outputs or more.*Bernoulli\(\), with targets\[:, None\]"):
+    with pytest.raises(
+        ValueError, match=r"Categorical needs two outputs or more, .* got one\. Use Bernoulli\(\), with targets\[:, None\]"
+    ):
         sb.fit(network(1), (inputs, torch.zeros_like(targets)), progress=False)
 
 
