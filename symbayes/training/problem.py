@@ -87,6 +87,7 @@ class Problem:
             check_capture(capture, inputs)
             return
         reference = reference_of(self.model, inputs)
-        refuse_unused(self.model, tuple(weights(self.model)), inputs)
+        with evaluating(self.model):
+            refuse_unused(self.model, tuple(weights(self.model)), inputs)
         if reference is not None:
             check_functional(self.model, reference)
