@@ -135,7 +135,7 @@ class Elbo(Objective):
             NotFiniteError: If inputs or log-probabilities are not finite.
         """
         inputs, targets = batch
-        variational.check(model)
+        variational.check(model, inputs)
         if prior.group_of.keys() != variational.places.keys():
             prior.check(model)  # which says what does not fit
         drawn = self.samples if samples is None else samples

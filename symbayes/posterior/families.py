@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from symbayes.curvature.adapters import ConvRows, FoldedRows
+from symbayes.curvature.reference import check_functional, reference_of
 from symbayes.curvature.sites import Site, find_sites
 from symbayes.layers.path import Path
 from symbayes.layers.structure import weight_tensors, weights
@@ -63,11 +64,17 @@ class Variational(nn.Module):
         #: Without uncertainty and prior.
         self.deterministic = frozenset(self.places.keys() - known)
         self._local: dict[int, Site] | None = None
+        self._checked = False
 
-    def check(self, model: nn.Module) -> None:
-        """Refuse any other model."""
+    def check(self, model: nn.Module, inputs: Tensor) -> None:
+        """Refuse any other model, and with the first inputs there are what has no posterior (`reference_of`)."""
         if model is not self._model[0]:
             raise ValueError("The posterior must be over this very model; make it by family.over(model).")
+        if not self._checked:
+            reference = reference_of(model, inputs)
+            if reference is not None:
+                check_functional(model, reference)
+            self._checked = True
 
     def forward(self) -> Posterior:
         """The posterior as it is now, differentiable in the weights of the model and in the spread."""

@@ -380,3 +380,12 @@ def test_gradients_go_through_layer_norms_however_they_are_called(norm, rule):
         total = sb.laplace_evidence(model, pair, sb.Categorical(), sb.TensorwisePrior(model), rule=rule).total
     (found,) = torch.autograd.grad(total, scale)
     assert_close(found, slope_of_the_exact_evidence(model, pair, scale), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["mean", "first"])
+def test_the_bound_of_a_model_whose_data_see_each_other_is_refused_in_a_loop_of_the_user_too(name):
+    model, pair = COUPLED[name]().double(), data(4)
+    objective = sb.Elbo()
+    variational = objective.family.over(model)
+    with pytest.raises(RuntimeError, match="must not depend on the other data of its batch"):
+        objective.evidence(model, variational, pair, sb.Categorical(), sb.TensorwisePrior(model))
