@@ -22,6 +22,7 @@ from symbayes.likelihoods import Categorical
 from symbayes.models.allconv import allconv
 from symbayes.posterior.families import MeanField
 from symbayes.priors import TensorwisePrior
+from symbayes.report.symmetries import USED, breaking, with_tensors
 from symbayes.training.problem import Problem
 from symbayes.training.schedule import Schedule
 
@@ -97,14 +98,14 @@ def table(outcomes: list[Outcome]) -> dict[str, Any]:
         "columns": list(WAYS),
         "rows": rows,
         "legend": "Test accuracy at the mean of the weights; beneath it the log evidence in nats per training image, and the "
-        "share of the path that breaks translation, in the blocks where it is used.",
+        f"share of the path that breaks translation and its γ, in the blocks where one of its tensors has γ above {USED}.",
         "note": f"Log evidence by {', and by '.join(estimators)}: two estimates, and not on one scale.",
     }
 
 
 def _cell(outcome: Outcome, best: float) -> dict[str, Any]:
-    rows = [row for row in outcome.summary["symmetries"] if row["relaxes"] and row["share"] >= 0.05]
-    broken = ", ".join(f"{row['layer']} {100 * row['share']:.0f} %" for row in rows)
+    rows = [row for row in with_tensors(outcome.summary["symmetries"]) if breaking(row)]
+    broken = ", ".join(f"{row['layer']} {100 * row['share']:.0f} % (γ {row['effective']:.1f})" for row in rows)
     accuracy = outcome.metrics["accuracy"]
     return {
         "value": f"{100 * accuracy:.1f} %",

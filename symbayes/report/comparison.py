@@ -7,6 +7,7 @@ from symbayes.report.calibration import task_calibration
 from symbayes.report.invariance import task_invariance
 from symbayes.report.page import embed, render
 from symbayes.report.plots import Curve, curves, path_colours, share_bars, training_curves
+from symbayes.report.symmetries import symmetry_words
 
 
 def comparison_page(title: str, about: str, table: dict[str, Any], runs: Sequence[dict[str, Any]]) -> str:
@@ -22,7 +23,10 @@ def comparison_page(title: str, about: str, table: dict[str, Any], runs: Sequenc
     """
     chosen = [run for run in runs if run["learned"] and run["objective"] == "evidence"]
     colours = path_colours(row for run in chosen for row in run["summary"]["symmetries"])
-    bars = [share_bars(run["summary"]["symmetries"], colours) for run in chosen]
+    learned = []
+    for index, run in enumerate(chosen):
+        rows, effective = run["summary"]["symmetries"], run["summary"]["evidence"]["effective"]
+        learned.append((run, symmetry_words(rows, effective), embed(share_bars(rows, colours), f"shares{index}")))
     by_task: dict[str, list[tuple[dict[str, Any], Curve]]] = {}
     for run, curve in zip(runs, curves(runs), strict=True):
         by_task.setdefault(run["task"], []).append((run, curve))
@@ -40,7 +44,7 @@ def comparison_page(title: str, about: str, table: dict[str, Any], runs: Sequenc
         title=title,
         about=about,
         table=table,
-        learned=[(run, embed(figure, f"shares{index}")) for index, (run, figure) in enumerate(zip(chosen, bars, strict=True))],
+        learned=learned,
         plots={task: embed(training_curves(found), f"curves{index}") for index, (task, found) in enumerate(drawn.items())},
         invariances={task: found for task, found in invariances.items() if found},
         calibrations={task: found for task, found in calibrations.items() if found},
