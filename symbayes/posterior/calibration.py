@@ -8,11 +8,13 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from symbayes.likelihoods import Categorical, Gaussian
+from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from symbayes.posterior.prediction import Prediction
 
 #: Nominal levels of intervals.
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+#: How far probabilities may exceed 1.
+_ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,11 @@ def calibration(prediction: Prediction, targets: Tensor, bins: int = 10) -> Cali
         bins: Of confidence, equally wide, for classes and labels.
 
     Raises:
-        ValueError: If there are no bins, or targets do not fit.
+        ValueError: If there are no bins, targets do not fit, or the likelihood is of another kind.
     """
     if bins < 1:
         raise ValueError(f"There must be at least one bin of confidence, got {bins}.")
+    check_kind(prediction.likelihood)
     targets = targets.to(prediction.mean.device)
     nll = -float(prediction.log_prob(targets).double().mean())
     mean = prediction.mean.double()
@@ -110,6 +113,8 @@ def calibration(prediction: Prediction, targets: Tensor, bins: int = 10) -> Cali
         rows = tuple(CoverageRow(level, float(held.double().mean())) for level, held in zip(LEVELS, inside, strict=True))
         rmse = float((mean - targets).square().mean().sqrt())
         return Calibration("values", prediction.by, len(prediction), rows, nll, rmse=rmse)
+    if float(mean.min()) < 0 or float(mean.max()) > 1 + _ROUNDING:
+        raise _unknown(prediction.likelihood, f"; its means, from {float(mean.min()):.3g} to {float(mean.max()):.3g}, are none")
     if isinstance(prediction.likelihood, Categorical):
         confidence, chosen = mean.max(1)
         right = chosen == targets
@@ -122,6 +127,23 @@ def calibration(prediction: Prediction, targets: Tensor, bins: int = 10) -> Cali
     ece = sum(row.count * abs(row.confidence - row.accuracy) for row in found) / len(confidence)
     accuracy = float(right.double().mean())
     return Calibration("classes", prediction.by, len(prediction), found, nll, accuracy, ece, brier)
+
+
+def check_kind(likelihood: Likelihood) -> None:
+    """Refuse a likelihood of which it is not known what confidence or an interval is.
+
+    Raises:
+        ValueError: Naming it.
+    """
+    if not isinstance(likelihood, Categorical | Bernoulli | Gaussian):
+        raise _unknown(likelihood)
+
+
+def _unknown(likelihood: Likelihood, why: str = "") -> ValueError:
+    return ValueError(
+        "Calibration is of probabilities of classes or labels (Categorical, Bernoulli) or of intervals of values (Gaussian); "
+        f"this is {type(likelihood).__name__}{why}. Use prediction.metrics(targets), whose 'nll' scores any likelihood."
+    )
 
 
 def _bins(confidence: Tensor, right: Tensor, bins: int) -> tuple[ConfidenceRow, ...]:
