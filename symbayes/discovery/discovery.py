@@ -25,7 +25,7 @@ from symbayes.dynamics.systems import System
 from symbayes.dynamics.trajectories import Trajectories
 from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.posterior import Weights
-from symbayes.report.discovery import discovery_page
+from symbayes.report.discovery import discovery_page, headline
 from symbayes.training.result import Result
 
 #: Draws of weights for predictions, and how often the network is evaluated at once, under all draws and transformations.
@@ -52,6 +52,7 @@ class Discovery:
         system: What made the trajectories, where that is known: what was learned is then compared with the truth.
         history: The bound and the strengths of observables over epochs.
         seconds: That training took.
+        whole: The single trajectory that was cut in time to hold some of it out; quantities are followed along all of it.
     """
 
     result: Result
@@ -62,6 +63,7 @@ class Discovery:
     system: System | None
     history: tuple[dict[str, Any], ...]
     seconds: float
+    whole: Trajectories | None = None
 
     @property
     def model(self) -> HamiltonianNetwork:
@@ -81,8 +83,14 @@ class Discovery:
         if observables is None:
             return []
         if self.span is not None:
-            return read_quadratics(self.span, self.units, self.held_out)
-        return read_observables(observables, self.units, self.learned_from, self.held_out, self.search.threshold)
+            return read_quadratics(self.span, self.units, self.held_out, self.followed)
+        threshold = self.search.threshold
+        return read_observables(observables, self.units, self.learned_from, self.held_out, threshold, self.followed)
+
+    @property
+    def followed(self) -> Trajectories:
+        """Over which quantities are followed: the longest time that there is beyond what was learned from."""
+        return self.whole or self.held_out
 
     @property
     def evidence(self) -> dict[str, float]:
@@ -145,18 +153,17 @@ class Discovery:
 
     def summary(self) -> dict[str, Any]:
         """All figures, as plain numbers: what pages and tables are made of."""
-        span, search, system, held = self.span, self.search, self.system, self.held_out
+        span, search, held = self.span, self.search, self.held_out
         kind = "none" if self.model.observables is None else "neural" if span is None else "quadratic"
         if span is not None and not cast(Quadratics, self.model.observables).halves.requires_grad:
             kind = "fixed"
         return {
-            "title": system.name if system is not None else "trajectories",
+            **self._outline(),
             "names": list(held.names),
             "step": held.step,
             "units": {"scale": self.units.scale.tolist(), "time": self.units.time},
             "pairs": self.result.num_data,
             "trajectories": len(self.learned_from),
-            "held_out": len(held),
             "model": {
                 "kind": kind,
                 "quantities": 0 if self.model.observables is None else self.model.observables.count,
@@ -182,6 +189,14 @@ class Discovery:
             "rollout": self._long_rollout(),
             "history": list(self.history),
             "errors": {"held out": self.evaluate(held)},
+        }
+
+    def _outline(self) -> dict[str, Any]:
+        """What a headline needs, beside quantities."""
+        return {
+            "title": self.system.name if self.system is not None else "trajectories",
+            "held_out": len(self.held_out),
+            "followed": {"time": self.followed.duration, "from_start": self.whole is not None},
         }
 
     def compared(self) -> dict[str, Any] | None:
@@ -225,6 +240,9 @@ class Discovery:
         return {
             "formula": quantity.formula,
             "confirmed": quantity.confirmed,
+            "too_short": quantity.too_short,
+            "drift": quantity.drift,
+            "reference": quantity.reference,
             "strength": quantity.strength,
             "variation": quantity.variation,
             "error": quantity.error,
@@ -271,9 +289,8 @@ class Discovery:
         return found
 
     def __str__(self) -> str:
-        count = sum(quantity.confirmed for quantity in self.quantities)
-        words = f"{count} conserved {'quantity' if count == 1 else 'quantities'}"
-        return "\n".join([words, *(f"  {quantity}" for quantity in self.quantities)])
+        described = [{"confirmed": one.confirmed, "too_short": one.too_short} for one in self.quantities]
+        return "\n".join([headline(self._outline() | {"quantities": described}), *(f"  {one}" for one in self.quantities)])
 
     @cached_property
     def _drawn(self) -> Weights:
