@@ -92,7 +92,7 @@ class Quantity:
         return self.reference <= TOO_SHORT
 
     def __str__(self) -> str:
-        error = "" if self.error is None else f" ± {100 * self.error:.1g}"
+        error = "" if self.error is None else f" ± {float(f'{100 * self.error:.1g}'):g}"
         doubt = f": too short to tell (T = {self.time:.3g})" if self.too_short else ": not confirmed"
         return f"{self.formula}, varies by {100 * self.variation:.2g}{error} %{'' if self.confirmed else doubt}"
 

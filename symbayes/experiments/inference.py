@@ -17,7 +17,7 @@ from symbayes.data.source import as_source
 from symbayes.evidence.elbo import Elbo
 from symbayes.evidence.objective import Laplace, Objective
 from symbayes.experiments.quadrant import MODELS, TASKS
-from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, run_problem
+from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, broken_words, run_problem
 from symbayes.likelihoods import Categorical
 from symbayes.models.allconv import allconv
 from symbayes.posterior.families import MeanField
@@ -72,7 +72,7 @@ _COST = dict(zip(WAYS, (1.0, 6.0), strict=True))
 def study(settings: Settings) -> Study:
     """The table to be made."""
     cells = [Cell(task, way, "evidence", settings.seed, _COST[way]) for task in TASKS for way in WAYS]
-    return Study("Two ways to the evidence, one symmetry", _ABOUT, cells, partial(run_cell, settings), table)
+    return Study("Two ways to the evidence: one symmetry?", _ABOUT, cells, partial(run_cell, settings), table)
 
 
 def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
@@ -97,6 +97,7 @@ def table(outcomes: list[Outcome]) -> dict[str, Any]:
     return {
         "columns": list(WAYS),
         "rows": rows,
+        "outcome": broken_words(outcomes),
         "legend": "Test accuracy at the mean of the weights; beneath it the log evidence in nats per training image, and the "
         f"share of the path that breaks translation and its γ, in the blocks where one of its tensors has γ above {USED}.",
         "note": f"Log evidence by {', and by '.join(estimators)}: two estimates, and not on one scale.",

@@ -17,7 +17,7 @@ def comparison_page(title: str, about: str, table: dict[str, Any], runs: Sequenc
         title: Of the page.
         about: What is compared, in a few sentences.
         table: `columns`, a list of words; `rows`, each a `task` and its `cells` with a `value`, what stands `beneath` it, and
-            whether it is the `best` of the row; a `legend`, and a `note` on the estimator.
+            whether it is the `best` of the row; maybe the `outcome` in a sentence; a `legend`, and a `note` on the estimator.
         runs: Each with `task`, `model`, `objective` (such as "MAP" or "evidence"), whether its symmetries are `learned`, and
             the `summary` and `history` that `run_page` takes; and maybe the `truth` of its extents.
     """

@@ -4,6 +4,7 @@ A share is of γ per weight, and biases have none: a path may have a share of 0 
 goes by γ of single tensors. From rows as they are saved, also by earlier versions, which have no `tensors`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -56,6 +57,13 @@ def breaking(row: Row) -> list[Row]:
     """The tensors of a row that are used and break a symmetry of another path, the strongest first."""
     used = [tensor for tensor in row["tensors"] if tensor["breaks"] and tensor["effective"] > USED]
     return sorted(used, key=lambda tensor: -float(tensor["effective"]))
+
+
+def broken_layers(rows: Sequence[Row]) -> tuple[list[str], int]:
+    """The layers in which a symmetry of one path is broken by another, and how many had a choice."""
+    sizes = Counter(row["layer"] for row in rows)
+    broken = dict.fromkeys(row["layer"] for row in with_tensors(rows) if breaking(row))
+    return list(broken), sum(size > 1 for size in sizes.values())
 
 
 def _sentence(layer: str, rows: Sequence[Row]) -> str:

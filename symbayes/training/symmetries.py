@@ -58,8 +58,13 @@ class Spread:
     #: γ in all layers together; of several runs, on average.
     effective: float
 
+    @property
+    def share(self) -> str:
+        """Without γ, which is then to stand beside it."""
+        return f"{100 * self.mean:.1f} ({100 * self.smallest:.0f}–{100 * self.largest:.0f})"
+
     def __str__(self) -> str:
-        return f"{100 * self.mean:.1f} ({100 * self.smallest:.0f}–{100 * self.largest:.0f}), γ {self.effective:,.1f}"
+        return f"{self.share}, γ {self.effective:,.1f}"
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,10 @@ def test_the_demo_is_a_table_and_a_page():
     page = made.page(outcomes)
     assert "how many of the quadratics that were found hold on 3 fresh trajectories of 0.6 time units" in table["legend"]
     assert table["columns"][-1] == "confirmed"
+    costs = {outcome.cell.model: outcome.summary["figures"]["negative_elbo"] for outcome in outcomes}
+    count = outcomes[1].summary["figures"]["count"]
+    least = min(costs, key=costs.get)
+    assert table["outcome"] == f"oscillator: lowest −ELBO / N by the {least}, {count} of 1 quadratics confirmed."
     assert "Three networks" in page
     assert "known symmetries" in page
 
