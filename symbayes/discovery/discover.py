@@ -128,8 +128,8 @@ def discover(
         progress=progress,
     )
     seconds = time.perf_counter() - started
-    cut = not isinstance(held_out, Trajectories) and len(known) == 1
-    return Discovery(result, units, search, train, rest, truth, tuple(history), seconds, known if cut else None)
+    followed = known if len(known) == 1 and not isinstance(held_out, Trajectories) else rest  # one that was cut in time
+    return Discovery(result, units, search, train, rest, truth, tuple(history), seconds, followed)
 
 
 def _begin_with(begin: Discovery, model: HamiltonianNetwork, units: Units) -> None:

@@ -52,7 +52,7 @@ class Discovery:
         system: What made the trajectories, where that is known: what was learned is then compared with the truth.
         history: The bound and the strengths of observables over epochs.
         seconds: That training took.
-        whole: The single trajectory that was cut in time to hold some of it out; quantities are followed along all of it.
+        followed: Along which quantities are followed: those held out, or all of a single one of which the end was.
     """
 
     result: Result
@@ -63,7 +63,7 @@ class Discovery:
     system: System | None
     history: tuple[dict[str, Any], ...]
     seconds: float
-    whole: Trajectories | None = None
+    followed: Trajectories
 
     @property
     def model(self) -> HamiltonianNetwork:
@@ -78,19 +78,13 @@ class Discovery:
 
     @cached_property
     def quantities(self) -> list[Quantity]:
-        """The conserved quantities that were found."""
+        """The quantities that were found; each says whether it is confirmed."""
         observables = self.model.observables
         if observables is None:
             return []
         if self.span is not None:
             return read_quadratics(self.span, self.units, self.held_out, self.followed)
-        threshold = self.search.threshold
-        return read_observables(observables, self.units, self.learned_from, self.held_out, threshold, self.followed)
-
-    @property
-    def followed(self) -> Trajectories:
-        """Over which quantities are followed: the longest time that there is beyond what was learned from."""
-        return self.whole or self.held_out
+        return read_observables(observables, self.units, self.learned_from, self.held_out, self.search.threshold, self.followed)
 
     @property
     def evidence(self) -> dict[str, float]:
@@ -193,11 +187,9 @@ class Discovery:
 
     def _outline(self) -> dict[str, Any]:
         """What a headline needs, beside quantities."""
-        return {
-            "title": self.system.name if self.system is not None else "trajectories",
-            "held_out": len(self.held_out),
-            "followed": {"time": self.followed.duration, "from_start": self.whole is not None},
-        }
+        title = self.system.name if self.system is not None else "trajectories"
+        followed = {"time": self.followed.duration, "from_start": self.followed is not self.held_out}
+        return {"title": title, "held_out": len(self.held_out), "followed": followed}
 
     def compared(self) -> dict[str, Any] | None:
         """How many quadratics the true energy conserves, and how much of what was learned lies among them; None if unknown."""
@@ -237,21 +229,8 @@ class Discovery:
         gradients = gradient(quantity, self._points)
         rates = [self._relative(gradients, moved) for moved in self._moved]
         deviation, mean = torch.std_mean(torch.tensor(rates))
-        return {
-            "formula": quantity.formula,
-            "confirmed": quantity.confirmed,
-            "too_short": quantity.too_short,
-            "drift": quantity.drift,
-            "reference": quantity.reference,
-            "strength": quantity.strength,
-            "variation": quantity.variation,
-            "error": quantity.error,
-            "rate": float(mean),
-            "rate_error": float(deviation),
-            "bracket": self.bracket(quantity),
-            "terms": [asdict(term) for term in quantity.terms],
-            "series": [quantity(path).tolist() for path in self.held_out.states[:_SHOWN]],
-        }
+        rate = {"rate": float(mean), "rate_error": float(deviation), "bracket": self.bracket(quantity)}
+        return quantity.figures() | rate | {"series": [quantity(path).tolist() for path in self.held_out.states[:_SHOWN]]}
 
     def _portraits(self) -> list[dict[str, Any]]:
         """Data and model in the plane of each position and its momentum, from the same first states, within reason."""
@@ -289,8 +268,8 @@ class Discovery:
         return found
 
     def __str__(self) -> str:
-        described = [{"confirmed": one.confirmed, "too_short": one.too_short} for one in self.quantities]
-        return "\n".join([headline(self._outline() | {"quantities": described}), *(f"  {one}" for one in self.quantities)])
+        found = self._outline() | {"quantities": [quantity.figures() for quantity in self.quantities]}
+        return "\n".join([headline(found), *(f"  {quantity}" for quantity in self.quantities)])
 
     @cached_property
     def _drawn(self) -> Weights:

@@ -108,7 +108,7 @@ def test_a_single_trajectory_is_followed_from_its_start():
     assert [one.time for one in found.quantities] == [pytest.approx(6.0)]
     assert str(found).startswith("1 conserved quantity in trajectories, along the whole trajectory of 6 time units\n")
     apart = sb.discover(made, held_out=made, symmetry=unitary(1), search=QUICK, progress=False)
-    assert apart.whole is None
+    assert apart.followed is apart.held_out
     assert "on 1 held-out trajectory of 6 time units" in str(apart)
 
 
