@@ -48,7 +48,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something that motion does not change.
+    """What was found, and whether motion leaves it as it is.
 
     Whether motion does change it can only be seen where there was time for it. Over a time T, a quadratic Σ c_i φ_i /
     |φ_i| whose c_i are random signs varies by r of the size of its terms, r² = mean_i var_t(φ_i) / |φ_i|², since

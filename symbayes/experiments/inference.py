@@ -98,18 +98,22 @@ def table(outcomes: list[Outcome]) -> dict[str, Any]:
         "columns": list(WAYS),
         "rows": rows,
         "outcome": broken_words(outcomes),
-        "legend": "Test accuracy at the mean of the weights; beneath it the log evidence in nats per training image, and the "
-        f"share of the path that breaks translation and its γ, in the blocks where one of its tensors has γ above {USED}.",
+        "legend": "Test accuracy at the mean of the weights; beneath it the log evidence in nats per training image, and in "
+        f"how many blocks a tensor of γ above {USED} breaks translation, with share and γ of its path in the one of most γ.",
         "note": f"Log evidence by {', and by '.join(estimators)}: two estimates, and not on one scale.",
     }
 
 
 def _cell(outcome: Outcome, best: float) -> dict[str, Any]:
     rows = [row for row in with_tensors(outcome.summary["symmetries"]) if breaking(row)]
-    broken = ", ".join(f"{row['layer']} {100 * row['share']:.0f} % (γ {row['effective']:.1f})" for row in rows)
+    most = max(rows, key=lambda row: float(row["effective"]), default=None)
+    broken = "no block"
+    if most is not None:
+        many = f"{len(rows)} block{'' if len(rows) == 1 else 's'}"
+        broken = f"{many}, most {most['layer']}: {100 * most['share']:.0f} %, γ {most['effective']:.1f}"
     accuracy = outcome.metrics["accuracy"]
     return {
         "value": f"{100 * accuracy:.1f} %",
-        "beneath": f"{outcome.log_evidence:.2f}; {broken or 'no block'}",
+        "beneath": f"{outcome.log_evidence:.2f}; {broken}",
         "best": accuracy == best,
     }

@@ -143,16 +143,16 @@ def _alone(work: Callable[[Cell, EachEpoch], Outcome], cell: Cell, news: Any) ->
 
 
 def accuracy_table(outcomes: list[Outcome], columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """A row for each task and a column for each model and objective: test accuracy, of which the best is set in bold."""
+    """A row for each task and a column for each model and objective: test accuracy, in bold the best, if some are worse."""
     rows = []
     for task in dict.fromkeys(outcome.cell.task for outcome in outcomes):
         found = {(o.cell.model, o.cell.objective): o for o in outcomes if o.cell.task == task}
-        best = max(outcome.metrics["accuracy"] for outcome in found.values())
+        scores = [outcome.metrics["accuracy"] for outcome in found.values()]
         cells = [
             {
                 "value": f"{100 * found[column].metrics['accuracy']:.1f} %",
                 "beneath": f"{found[column].log_evidence:.2f}",
-                "best": found[column].metrics["accuracy"] == best,
+                "best": min(scores) < found[column].metrics["accuracy"] == max(scores),
             }
             for column in columns
         ]

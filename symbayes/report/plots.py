@@ -134,7 +134,7 @@ def share_bars(rows: Iterable[Row], colours: Mapping[str, str]) -> Figure | None
     figure.update_layout(
         barmode="stack", bargap=0.25, uniformtext={"minsize": 11, "mode": "hide"}, showlegend=True, margin=room
     )
-    title = "share of γ per weight of the path in its layer (%)<br>at the right: γ, in the order of the legend"
+    title = "share of γ per weight (%)<br>right: γ, in the order of the legend"
     figure.update_xaxes(title=title, range=[0, 100], dtick=25, fixedrange=True)
     order = [label(layer) for layer in chosen]
     figure.update_yaxes(

@@ -6,7 +6,7 @@ import pytest
 
 from symbayes.cli import demo
 from symbayes.experiments import groups, quadrant
-from symbayes.experiments.study import Cell, Outcome, broken_words, page_runs, run_study
+from symbayes.experiments.study import Cell, Outcome, accuracy_table, broken_words, page_runs, run_study
 from tests.small import load_few
 
 
@@ -64,6 +64,20 @@ def outcome(task, seed, *gammas):
         for path, name in (("dense", None), ("conv", "translation"))
     ]
     return Outcome(Cell(task, "both", seed=seed), {}, {"symmetries": rows, "words": ["said"]}, [])
+
+
+def test_nothing_is_the_best_where_all_are_the_same():
+    def one(model, accuracy):
+        summary = {"words": [], "evidence": {"estimator": "KFAC", "total": -1.0}, "num_data": 1}
+        return Outcome(Cell("a", model), {"accuracy": accuracy}, summary, [])
+
+    def marked(*scores):
+        names = [str(k) for k in range(len(scores))]
+        table = accuracy_table([one(*pair) for pair in zip(names, scores, strict=True)], [(name, "evidence") for name in names])
+        return [cell["best"] for cell in table["rows"][0]["cells"]]
+
+    assert marked(0.1, 0.1) == [False, False]
+    assert marked(0.1, 0.3, 0.3) == [False, True, True]
 
 
 def test_outcomes_are_counted_from_figures_over_seeds():
