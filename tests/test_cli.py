@@ -34,9 +34,12 @@ def test_a_demo_prints_the_table_of_the_paper_and_writes_a_page(flags, words, tm
     assert result.exit_code == 0, result.output
     for word in words:
         assert word in result.output
+    said = "Layers in which a tensor of γ above 0.5 breaks a symmetry: "
+    assert said in " ".join(result.output.split())
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "plotly" in page
     assert "keeps" in page or "block1" in page
+    assert said in page
 
 
 def _in_this_process(study, progress):

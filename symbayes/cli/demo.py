@@ -81,7 +81,7 @@ def demo(
     outcomes = with_progress(lambda progress: run_study(study, progress))
     figures = study.table(outcomes)
     console.print(paper_table(study.title, figures))
-    console.print(f"{figures['legend']} {figures['note']}", highlight=False)
+    console.print(" ".join(filter(None, [figures["outcome"], figures["legend"], figures["note"]])), highlight=False)
     for outcome in outcomes:
         if outcome.has_choice:
             console.print(f"\n[bold]What {outcome.cell.model} learned on: {outcome.cell.task}[/]")

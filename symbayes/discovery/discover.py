@@ -55,7 +55,8 @@ def discover(
             `Quadratics`, known beforehand.
         noise: The standard deviation of what is observed, in all coordinates; learned for each coordinate when None.
         search: Settings.
-        held_out: On which conserved quantities are checked: trajectories, or the share of the given ones to set apart.
+        held_out: On which conserved quantities are checked: trajectories, or the share of the given ones to set apart. The
+            longer they are, the more they say; a single one that is cut in time is followed from its start.
         begin: A discovery in the same data whose energy to begin with, such as that of a plain network. Where a system is hard
             to fit, symmetries that hold only roughly are found first, and kept; beside an energy that fits they are not.
         units: In which the network sees states; those of `begin`, or those in which they are of size one when None.
@@ -127,7 +128,8 @@ def discover(
         progress=progress,
     )
     seconds = time.perf_counter() - started
-    return Discovery(result, units, search, train, rest, truth, tuple(history), seconds)
+    followed = known if len(known) == 1 and not isinstance(held_out, Trajectories) else rest  # one that was cut in time
+    return Discovery(result, units, search, train, rest, truth, tuple(history), seconds, followed)
 
 
 def _begin_with(begin: Discovery, model: HamiltonianNetwork, units: Units) -> None:

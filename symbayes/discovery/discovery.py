@@ -26,7 +26,7 @@ from symbayes.dynamics.systems import System
 from symbayes.dynamics.trajectories import Trajectories
 from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.posterior import Weights
-from symbayes.report.discovery import discovery_page
+from symbayes.report.discovery import discovery_page, headline
 from symbayes.training.result import Result
 
 #: Draws of weights for predictions, and how often the network is evaluated at once, under all draws and transformations.
@@ -40,7 +40,7 @@ _ASIDE = 0.1
 _ROLLOUT = ImplicitMidpoint(2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Discovery:
     """A learned energy with its symmetries; states, times and energies are in the units of the data.
 
@@ -53,6 +53,7 @@ class Discovery:
         system: What made the trajectories, where that is known: what was learned is then compared with the truth.
         history: The bound and the strengths of observables over epochs.
         seconds: That training took.
+        followed: Along which quantities are followed: those held out, or all of a single one of which the end was.
     """
 
     result: Result
@@ -63,6 +64,10 @@ class Discovery:
     system: System | None
     history: tuple[dict[str, Any], ...]
     seconds: float
+    followed: Trajectories
+
+    def __repr__(self) -> str:
+        return f"Discovery({', '.join(self.learned_from.names)}: {len(self.quantities)} quantities, {self.result!r})"
 
     @property
     def model(self) -> HamiltonianNetwork:
@@ -77,13 +82,13 @@ class Discovery:
 
     @cached_property
     def quantities(self) -> list[Quantity]:
-        """The conserved quantities that were found."""
+        """The quantities that were found; each says whether it is confirmed."""
         observables = self.model.observables
         if observables is None:
             return []
         if self.span is not None:
-            return read_quadratics(self.span, self.units, self.held_out)
-        return read_observables(observables, self.units, self.learned_from, self.held_out, self.search.threshold)
+            return read_quadratics(self.span, self.units, self.held_out, self.followed)
+        return read_observables(observables, self.units, self.learned_from, self.held_out, self.search.threshold, self.followed)
 
     @property
     def evidence(self) -> dict[str, float]:
@@ -144,18 +149,17 @@ class Discovery:
 
     def summary(self) -> dict[str, Any]:
         """All figures, as plain numbers: what pages and tables are made of."""
-        span, search, system, held = self.span, self.search, self.system, self.held_out
+        span, search, held = self.span, self.search, self.held_out
         kind = "none" if self.model.observables is None else "neural" if span is None else "quadratic"
         if span is not None and not cast(Quadratics, self.model.observables).halves.requires_grad:
             kind = "fixed"
         return {
-            "title": system.name if system is not None else "trajectories",
+            **self._outline(),
             "names": list(held.names),
             "step": held.step,
             "units": {"scale": self.units.scale.tolist(), "time": self.units.time},
             "pairs": self.result.num_data,
             "trajectories": len(self.learned_from),
-            "held_out": len(held),
             "model": {
                 "kind": kind,
                 "quantities": 0 if self.model.observables is None else self.model.observables.count,
@@ -182,6 +186,12 @@ class Discovery:
             "history": list(self.history),
             "errors": {"held out": self.evaluate(held)},
         }
+
+    def _outline(self) -> dict[str, Any]:
+        """What a headline needs, beside quantities."""
+        title = self.system.name if self.system is not None else "trajectories"
+        followed = {"time": self.followed.duration, "from_start": self.followed is not self.held_out}
+        return {"title": title, "held_out": len(self.held_out), "followed": followed}
 
     def compared(self) -> dict[str, Any] | None:
         """How many quadratics the true energy conserves, and how much of what was learned lies among them; None if unknown."""
@@ -221,18 +231,8 @@ class Discovery:
         gradients = gradient(quantity, self._points)
         rates = [self._relative(gradients, moved) for moved in self._moved]
         deviation, mean = torch.std_mean(torch.tensor(rates))
-        return {
-            "formula": quantity.formula,
-            "confirmed": quantity.confirmed,
-            "strength": quantity.strength,
-            "variation": quantity.variation,
-            "error": quantity.error,
-            "rate": float(mean),
-            "rate_error": float(deviation),
-            "bracket": self.bracket(quantity),
-            "terms": [asdict(term) for term in quantity.terms],
-            "series": [quantity(path).tolist() for path in self.held_out.states[:_SHOWN]],
-        }
+        rate = {"rate": float(mean), "rate_error": float(deviation), "bracket": self.bracket(quantity)}
+        return quantity.figures() | rate | {"series": [quantity(path).tolist() for path in self.held_out.states[:_SHOWN]]}
 
     def _portraits(self) -> list[dict[str, Any]]:
         """Data and model in the plane of each position and its momentum, from the same first states, within reason."""
@@ -270,9 +270,8 @@ class Discovery:
         return found
 
     def __str__(self) -> str:
-        count = sum(quantity.confirmed for quantity in self.quantities)
-        words = f"{count} conserved {'quantity' if count == 1 else 'quantities'}"
-        return "\n".join([words, *(f"  {quantity}" for quantity in self.quantities)])
+        found = self._outline() | {"quantities": [quantity.figures() for quantity in self.quantities]}
+        return "\n".join([headline(found), *(f"  {quantity}" for quantity in self.quantities)])
 
     @cached_property
     def _drawn(self) -> Weights:

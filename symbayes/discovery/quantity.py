@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -14,13 +15,15 @@ from symbayes.discovery.span import Span, echelon, generator_rows
 from symbayes.discovery.units import Units
 from symbayes.dynamics.observables import Observables
 from symbayes.dynamics.phase import Observable, States
-from symbayes.dynamics.quadratic import coefficients, monomial_names, monomials, with_coefficients
+from symbayes.dynamics.quadratic import coefficients, monomial_names, monomials, pairs, with_coefficients
 from symbayes.dynamics.trajectories import Trajectories
 
 #: Terms whose share in a quantity is smaller are left out of its formula.
 _SHOWN = 0.05
-#: What varies more is not confirmed.
-_CONFIRMED = 0.1
+#: What drifts more, relative to others, is not confirmed; where others vary less over the time there is, nothing is.
+CONFIRMED, TOO_SHORT = 1 / 8, 0.1
+#: In place of zero, to divide by.
+_LEAST = 1e-300
 #: Terms of a formula that are written out.
 _LONGEST = 18
 
@@ -45,7 +48,16 @@ class Term:
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something that motion does not change.
+    """What was found, and whether motion leaves it as it is.
+
+    Whether motion does change it can only be seen where there was time for it. Over a time T, a quadratic Σ c_i φ_i /
+    |φ_i| whose c_i are random signs varies by r of the size of its terms, r² = mean_i var_t(φ_i) / |φ_i|², since
+    products of different signs vanish on average. So r is how far a quantity moves in T that nothing holds. It grows
+    from zero in proportion to T, and comes to rest where a trajectory has gone all its way: at 0.8 for oscillators and
+    three bodies, at 0.45 for a free particle, of whose monomials some never move. Only monomials of the degrees of
+    freedom that the quantity is of count, since others may be faster. A quantity that varies by v is confirmed if v ≤ r
+    / 8: over a long time by a tenth of its terms, over a short one by less, in proportion, so that none is confirmed
+    because little time passed. Where r itself is a tenth at most, T is too short to tell.
 
     Args:
         formula: With the terms that matter.
@@ -55,6 +67,9 @@ class Quantity:
             none, relative to how much it differs between states that were learned from.
         error: The standard error of the variation, over trajectories; None where there is only one.
         observable: Its value at every state.
+        time: T, over which it was followed.
+        reference: r, how much a quadratic of random coefficients varies in that time.
+        drift: v / r: how much it varies itself, relative to that.
     """
 
     formula: str
@@ -63,24 +78,44 @@ class Quantity:
     variation: float
     error: float | None
     observable: Observable
+    time: float
+    reference: float
+    drift: float
 
     @property
     def confirmed(self) -> bool:
-        """Whether trajectories that were held out agree that it is conserved: that it varies by a tenth at most."""
-        return self.variation <= _CONFIRMED
+        """Whether trajectories that were held out agree that it is conserved, over a time in which others would not be."""
+        return not self.too_short and self.drift <= CONFIRMED
+
+    @property
+    def too_short(self) -> bool:
+        """Whether the time was too short to tell."""
+        return self.reference <= TOO_SHORT
+
+    def figures(self) -> dict[str, Any]:
+        """What is known of it, as plain numbers and words."""
+        names = ("formula", "confirmed", "too_short", "strength", "variation", "error", "drift", "reference")
+        return {name: getattr(self, name) for name in names} | {"terms": [asdict(term) for term in self.terms]}
 
     def __str__(self) -> str:
-        error = "" if self.error is None else f" ± {100 * self.error:.1g}"
-        doubt = "" if self.confirmed else ": not confirmed"
-        return f"{self.formula}, constant within {100 * self.variation:.2g}{error} %{doubt}"
+        error = "" if self.error is None else f" ± {float(f'{100 * self.error:.1g}'):g}"
+        doubt = f": too short to tell (T = {self.time:.3g})" if self.too_short else ": not confirmed"
+        return f"{self.formula}, varies by {100 * self.variation:.2g}{error} %{'' if self.confirmed else doubt}"
 
     def __call__(self, states: States) -> Float[Tensor, " n"]:
         """Its value at every state."""
         return self.observable(states.double())
 
 
-def read_quadratics(span: Span, units: Units, held_out: Trajectories) -> list[Quantity]:
-    """As many quantities as the span counts, in coordinates of the data: short ones that span the same."""
+def read_quadratics(span: Span, units: Units, held_out: Trajectories, followed: Trajectories | None = None) -> list[Quantity]:
+    """As many quantities as the span counts, in coordinates of the data: short ones that span the same.
+
+    Args:
+        span: Of what was learned.
+        units: That it was learned in.
+        held_out: On which variations are measured, and coefficients fitted.
+        followed: The longest trajectories there are, over which drift is measured; those held out when None.
+    """
     if not span.count:
         return []
     rows, pivots = echelon(coefficients(span.kept()))
@@ -90,7 +125,7 @@ def read_quadratics(span: Span, units: Units, held_out: Trajectories) -> list[Qu
     outside = outside / outside[range(len(pivots)), pivots][:, None]
     fits = fitted(outside, pivots, held_out)
     names = monomial_names(held_out.names)
-    values = _along(monomials, held_out)
+    values, long = _along(monomials, held_out), _along(monomials, followed or held_out)
     found = []
     for index, row in enumerate(outside):
         # What a term contributes, in units in which states are of size one.
@@ -101,28 +136,39 @@ def read_quadratics(span: Span, units: Units, held_out: Trajectories) -> list[Qu
         for place in shown:
             fit = (None, None) if fits is None else (float(sign * fits[0][index, place]), float(fits[1][index, place]))
             terms.append(Term(names[place], float(row[place]), *fit))
-        size = float((row.square() * values.square().mean((0, 1))).sum().sqrt())
-        variation, error = constancy(values @ row, size)
-        observable = partial(_quadratic, row)
-        found.append(Quantity(formula(terms), tuple(terms), float(strengths[index]), variation, error, observable))
+        variation, error = constancy(values @ row, _size(row, values))
+        reference = typical(long, long.square().mean((0, 1)), _alike(shown, held_out.degrees))
+        drift = constancy(long @ row, _size(row, long))[0] / max(reference, _LEAST)
+        strength, observable = float(strengths[index]), partial(_quadratic, row)
+        time = (followed or held_out).duration
+        found.append(Quantity(formula(terms), tuple(terms), strength, variation, error, observable, time, reference, drift))
     return found
 
 
 def read_observables(
-    observables: Observables, units: Units, learned_from: Trajectories, held_out: Trajectories, threshold: float
+    observables: Observables,
+    units: Units,
+    learned_from: Trajectories,
+    held_out: Trajectories,
+    threshold: float,
+    followed: Trajectories | None = None,
 ) -> list[Quantity]:
     """Those whose flows are not negligible, of any form; how fast they move states of size one is their strength."""
     inside = (held_out.states.double() / units.scale).flatten(0, 1)
     exact = deepcopy(observables).cpu().double()
     slopes = torch.func.vmap(torch.func.jacrev(lambda x: exact(x[None])[0]))(inside)
     strengths = slopes.square().sum(-1).mean(0).sqrt().tolist()
+    long = _along(monomials, followed or held_out)
+    reference = typical(long, long.flatten(0, 1).var(0))
     found = []
     for index, strength in enumerate(strengths):
         observable = partial(_of_any_form, exact, units, index)
         size = float(_along(observable, learned_from).std())
         variation, error = constancy(_along(observable, held_out), size)
         if strength > threshold:
-            found.append(Quantity(f"C{index + 1}, a network", (), strength, variation, error, observable))
+            name, time = f"C{index + 1}, a network", (followed or held_out).duration
+            drift = constancy(_along(observable, followed or held_out), size)[0] / max(reference, _LEAST)
+            found.append(Quantity(name, (), strength, variation, error, observable, time, reference, drift))
     return found
 
 
@@ -155,6 +201,33 @@ def constancy(values: Float[Tensor, "trajectories times"], size: float) -> tuple
     if variation == 0:
         return variation, 0.0
     return variation, float(variances.std() / len(variances) ** 0.5 / (2 * variation))
+
+
+def typical(
+    values: Float[Tensor, "trajectories times c"], squares: Float[Tensor, " c"], chosen: Bool[Tensor, " c"] | None = None
+) -> float:
+    """How far a quadratic of random coefficients varies along trajectories, relative to the size of its terms (`Quantity`).
+
+    Args:
+        values: Of monomials.
+        squares: Of their sizes; those of size zero do not count.
+        chosen: Which of them count; all when None.
+    """
+    counts = squares > 0 if chosen is None else chosen & (squares > 0)
+    return float((values.var(1, correction=0).mean(0) / squares)[counts].mean().sqrt())
+
+
+def _alike(places: Sequence[int], degrees: int) -> Bool[Tensor, " c"]:
+    """Which monomials are of the same degrees of freedom as some."""
+    rows, columns = pairs(2 * degrees)
+    alone = torch.arange(2 * degrees)
+    degree = torch.stack([torch.cat([rows, alone]), torch.cat([columns, alone])]) % degrees
+    return torch.isin(degree, degree[:, list(places)]).all(0)
+
+
+def _size(row: Float[Tensor, " c"], values: Float[Tensor, "trajectories times c"]) -> float:
+    """Of the terms of a quantity."""
+    return float((row.square() * values.square().mean((0, 1))).sum().sqrt())
 
 
 def fitted(

@@ -77,6 +77,11 @@ class Trajectories:
         """Of freedom: how many positions there are."""
         return self.states.shape[2] // 2
 
+    @property
+    def duration(self) -> builtins.float:
+        """The time from the first state of a trajectory to its last."""
+        return self.step * (self.states.shape[1] - 1)
+
     def pairs(self) -> tuple[States, States]:
         """Every state but the last of its trajectory, and what it became a step later."""
         after = self.states[:, 1:] if self.targets is None else self.targets

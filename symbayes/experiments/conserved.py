@@ -7,7 +7,7 @@ from typing import Any
 
 from symbayes.dynamics.systems import TESTS
 from symbayes.dynamics.systems import system as by_name
-from symbayes.experiments.noether import LEARNED, METHODS, SETTINGS, Row, figures, lasting, learn
+from symbayes.experiments.noether import LEARNED, METHODS, SETTINGS, Row, confirmed_on, figures, lasting, learn
 from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study
 from symbayes.report.discovery import discovery_page
 from symbayes.report.page import number, significant
@@ -44,7 +44,7 @@ def study(settings: Settings) -> Study:
         "What is conserved? Learned from trajectories",
         "One oscillator and two, by Hamiltonian networks: plain; averaged over flows of observables that are learned by the "
         "evidence; and over those of the symmetries known beforehand. An observable along whose flow the energy stays the same "
-        "is conserved.",
+        "is conserved. Those should be left, and symmetries should lower what a pair of states costs.",
         cells,
         partial(work, settings),
         table,
@@ -78,13 +78,27 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         cells.append(_cell(f"{found['count']} of {found['truth']}" if learned else "–", ""))
         rows.append({"task": f"{outcome.cell.task}, {outcome.cell.model}", "cells": cells})
     return {
-        "columns": ["−ELBO / N", *TESTS, "conserved"],
+        "columns": ["−ELBO / N", *TESTS, "confirmed"],
         "rows": rows,
+        "outcome": _outcome(outcomes),
         "legend": "−ELBO / N: what a pair of states costs, in nats; the lower, the better; beneath it, as the misfit "
         "and the divergence. Mean squared errors one step ahead, by draws of weights, and beneath them at their mean: on fresh "
-        "trajectories, on some that are moved, and on some that start farther out. Conserved: how many quadratics were found.",
+        "trajectories, on some that are moved, and on some that start farther out. Confirmed: how many of the quadratics that "
+        f"were found hold on {confirmed_on([one.summary['figures'] for one in outcomes])}, of those known to be conserved.",
         "note": "The lowest of a system is set in bold.",
     }
+
+
+def _outcome(outcomes: Sequence[Outcome]) -> str:
+    """Of every system: which network costs least, and how many quantities are confirmed."""
+    parts = []
+    for system in dict.fromkeys(outcome.cell.task for outcome in outcomes):
+        by_model = {o.cell.model: o.summary["figures"] for o in outcomes if o.cell.task == system}
+        least = min(by_model, key=lambda model: float(by_model[model]["negative_elbo"]))
+        learned = [of for of in by_model.values() if of["method"] == LEARNED]
+        counts = "".join(f", {of['count']} of {of['truth']} quadratics confirmed" for of in learned)
+        parts.append(f"{system}: lowest −ELBO / N by the {least}{counts}")
+    return f"{'; '.join(parts)}."
 
 
 def page(outcomes: Sequence[Outcome]) -> str:

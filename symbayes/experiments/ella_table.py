@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from symbayes.experiments.ella import NETWORKS, TABLES, TASKS, Table
 from symbayes.experiments.ella_paper import CHOICES, PRECISIONS, SHARES
 from symbayes.experiments.recipes import METHODS
 from symbayes.experiments.rows import Figures, Paper, spread
 from symbayes.report.ella import PATH_NAMES, choices_picture
+from symbayes.report.symmetries import USED, breaking, with_tensors
 from symbayes.training.symmetries import shares_over_layers
 
 _METHODS = {"map": "MAP", "evidence": "evidence"}
@@ -141,30 +143,41 @@ def chosen(table: Table, found: Sequence[Figures]) -> list[Figures]:
 
 
 def _choices(table: Table, found: Sequence[Figures]) -> str:
-    """For each network a line for every block: precision and share of its paths, and which one it chose."""
+    """For each network a line for every block: precision, share and γ of its paths, and which tensors break a symmetry."""
     parts = []
     for run in chosen(table, found):
         paths = NETWORKS[run["network"]].paths
         known = table.name == "table2" and run["network"] in CHOICES
         printed, theirs = (PRECISIONS[run["network"]], CHOICES[run["network"]]) if known else ((), ())
-        blocks: dict[str, dict[str, Figures]] = {}
-        for row in run["symmetries"]:
+        blocks: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for row in with_tensors(run["symmetries"], run["effective"]):
             if row["path"] in paths:
                 blocks.setdefault(row["layer"], {})[row["path"]] = row
         lines = []
         for index, (layer, by_path) in enumerate(blocks.items()):
             best = max(by_path, key=lambda path: by_path[path]["share"])
             line = [layer.removeprefix("block"), *(f"{by_path[path]['precision']:.3g}" for path in paths)]
-            line += [f"{100 * by_path[path]['share']:.1f}" for path in paths]
+            line += [f"{100 * by_path[path]['share']:.1f}, γ {by_path[path]['effective']:,.1f}" for path in paths]
             line.append(PATH_NAMES[best] + (f" ({PATH_NAMES[theirs[index]]})" if theirs else ""))
+            used = [tensor for path in paths for tensor in breaking(by_path[path])]
+            if index == len(blocks) - 1:  # whose map has one cell, where a bias breaks nothing; earlier runs did not know
+                used = [tensor for tensor in used if not (tensor.get("may") and tensor["name"].endswith("bias"))]
+            line.append(", ".join(f"{tensor['name']} {tensor['effective']:,.1f}" for tensor in used) or "none")
             line += [f"{printed[index][path]:.3g}" for path in paths] if printed else []
             lines.append(line)
         names = [PATH_NAMES[path] for path in paths]
         headings = ["block", *(f"δ {name}" for name in names), *(f"{name}, %" for name in names)]
-        headings += ["choice (paper's)" if theirs else "choice", *(f"paper's δ {name}" for name in names if printed)]
+        headings += ["largest share (paper's)" if theirs else "largest share", "tensors that break a symmetry, γ"]
+        headings += [f"paper's δ {name}" for name in names if printed]
         title = _place(table, run["task"], run["network"], run["method"])
         parts.append(f"What {title} learned (seed {run['seed']}):\n\n{_lines(headings, lines)}")
-    return "\n".join(["Of several seeds, that of most evidence:\n", *parts]) if parts else ""
+    if not parts:
+        return ""
+    about = (
+        "Of several seeds, that of most evidence. Shares are of γ per weight, and see no bias; γ is that of all tensors of a "
+        f"path. A tensor that breaks a symmetry of another path is named where its γ is above {USED}."
+    )
+    return "\n".join([f"{about}\n", *parts])
 
 
 def markdown(table: Table, form: Callable[[Cells], str], found: Sequence[Figures]) -> str:
@@ -242,7 +255,8 @@ PAPERS = {
         "table3",
         "Layer-wise equivariance, Table 3: which symmetry?",
         "Every layer is a sum of a factored fully connected path, a convolution and a group convolution under quarter turns. "
-        "Shares are of effective parameters per weight, mean (smallest–largest) over blocks.",
+        "Shares are of effective parameters γ per weight, mean (smallest–largest) over blocks, and see no bias; beside them "
+        "is γ in all blocks, biases too, as the mean over seeds.",
         _table3,
     ),
 }

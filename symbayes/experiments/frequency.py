@@ -1,9 +1,9 @@
 """Which frequency? A network of waves whose frequency ω² is learned: by the evidence, and by maximum likelihood.
 
 The opening figure of a talk of van der Ouderaa, with data of our own: a smooth function of known frequency, and noise. Where ω
-is too low the network cannot follow the data, where it is too high it can follow any. So the training loss leaves it about
-where it starts, and the evidence finds the frequency of the data, from below and from above. Weights W₂ and W₃ are integrated
-over, by the evidence lower bound under a full covariance of each; precisions and noise are learned in closed form.
+is too low the network cannot follow the data, where it is too high it can follow any. So the training loss should leave it
+about where it starts, and the evidence find the frequency of the data, from below and from above. Weights W₂ and W₃ are
+integrated over, by the evidence lower bound under a full covariance of each; precisions and noise are learned in closed form.
 """
 
 from dataclasses import asdict
@@ -49,8 +49,8 @@ def study(settings: Settings) -> Study:
     return Study(
         "Which frequency? Learned by the evidence",
         "NN(x) = W₃ relu(W₂ cos(ω² W₁ x + π/4)) on points of a smooth function with noise. Its frequency ω² is a "
-        "hyperparameter, learned by gradient from several starts: by the evidence, and by maximum likelihood. Beside it is a "
-        "twin whose evidence is known in closed form.",
+        "hyperparameter, learned by gradient from several starts: by the evidence, which should lead all of them to about the "
+        "same one, and by maximum likelihood, which should not. Beside it is a twin whose evidence is known in closed form.",
         cells,
         partial(work, settings),
         lambda outcomes: frequency_table(figures(settings, outcomes)),

@@ -223,12 +223,14 @@ def _fit(
 
 
 def _facts(result: Result, test: tuple[Tensor, Tensor] | None = None) -> Numbers:
-    """Log evidence per training datum, shares of paths where a layer had a choice, and accuracy on test data."""
+    """Log evidence per training datum, shares and γ of paths where a layer had a choice, and accuracy on test data."""
     rows = result.symmetries.rows
     layers = [row.layer for row in rows]
     chosen = [row for row in rows if layers.count(row.layer) > 1]
     facts: Numbers = {"log_evidence": _short(result.log_evidence / result.num_data)}
-    facts["shares"] = [{"layer": row.layer, "path": row.path, "share": _short(row.share)} for row in chosen]
+    facts["shares"] = [
+        {"layer": row.layer, "path": row.path, "share": _short(row.share), "effective": _short(row.effective)} for row in chosen
+    ]
     return facts if test is None else {**facts, "accuracy": _short(result.evaluate(test)["accuracy"])}
 
 

@@ -15,7 +15,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.data.load import load
 from symbayes.data.source import as_source
 from symbayes.evidence.objective import Laplace, Map, Objective
-from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, run_problem
+from symbayes.experiments.study import Cell, EachEpoch, Outcome, Study, broken_words, run_problem
 from symbayes.likelihoods import Categorical
 from symbayes.models.allconv import allconv
 from symbayes.priors import TensorwisePrior
@@ -32,7 +32,8 @@ _ABOUT = (
     "One network learns three versions of the same digits: upright in the middle of a canvas, anywhere on it, and turned by "
     "quarter turns. Every layer is a sum of three paths: a group convolution, which has the symmetry of quarter turns and "
     "translation (p4), a convolution, which has that of translation alone, and a fully connected path, which has none. Paths "
-    "that break a symmetry begin switched off; the evidence, which sees training data only, switches them on where they pay."
+    "that break a symmetry begin switched off; the evidence, which sees training data only, should switch them on where they "
+    "pay: not where digits are turned."
 )
 
 
@@ -81,13 +82,13 @@ def table(outcomes: list[Outcome]) -> dict[str, Any]:
         written.append((f"{-learned.log_evidence:.3f}", ""))
         shares = shares_over_layers(learned.summary["symmetries"])
         for path in PATHS.values():
-            effective = sum(row["effective"] for row in learned.summary["symmetries"] if row["path"] == path)
-            written.append((str(shares[path]), f"γ = {effective:.0f}"))
+            written.append((shares[path].share, f"γ {shares[path].effective:,.1f}"))
         rows.append({"task": task, "cells": [{"value": v, "beneath": below, "best": False} for v, below in written]})
     estimator = outcomes[0].summary["evidence"]["estimator"]
     return {
         "columns": ["MAP", "evidence", "−log, evidence", *(f"{kind}, %" for kind in PATHS)],
         "rows": rows,
+        "outcome": broken_words(outcomes),
         "legend": "Test accuracy and, beneath it, NLL; the evidence in nats per training image. Of every kind of path its "
         "effective parameters per weight relative to the sum over the layer, mean (smallest–largest) over layers; beneath it "
         "their number γ in all layers.",

@@ -54,8 +54,8 @@ _COST = {"no invariance": 0.1, "a usual guess": 0.9, "learned": 1.0, "MAP": 1.0,
 _ABOUT = (
     "Small digits in the middle of a canvas were turned, shifted or scaled at random, by different amounts. One convolutional "
     "network is averaged over transformations of its input, and learns how far each of six affine generators should go: two "
-    "shifts, rotation, two scales and shear. The evidence finds what was done to the data, from training data alone; the "
-    "training loss finds nothing, because it never gains by a function that can change less."
+    "shifts, rotation, two scales and shear. The evidence should find what was done to the data, from training data alone; the "
+    "training loss should not, because it never gains by a function that can change less."
 )
 
 
@@ -132,4 +132,19 @@ def objective(name: str) -> Objective:
 
 def table(outcomes: list[Outcome]) -> dict[str, Any]:
     """A row for each task and a column for each model and objective."""
-    return accuracy_table(outcomes, COLUMNS)
+    return accuracy_table(outcomes, COLUMNS) | {"outcome": _outcome(outcomes)}
+
+
+def _outcome(outcomes: list[Outcome]) -> str:
+    """How many extents came out as they should, by what they were learned by."""
+    parts = []
+    for by in (name for model, name in COLUMNS if model == "learned"):
+        found = [
+            (o.cell.task, e)
+            for o in outcomes
+            if (o.cell.model, o.cell.objective) == ("learned", by)
+            for e in o.summary["extents"]
+        ]
+        known = [(e["value"], TRUTHS[task][e["name"]]) for task, e in found if e["name"] in TRUTHS.get(task, {})]
+        parts.append(f"{sum(abs(value - truth) <= truth / 4 for value, truth in known)} of {len(known)} by the {by}")
+    return f"Extents that end within a quarter of how far data were transformed: {', '.join(parts)}."

@@ -4,7 +4,7 @@ The experiments of Noether's razor (van der Ouderaa, van der Wilk and de Haan 20
 their symmetry and in nothing else. Errors are one step ahead, on three sets of the same system: `test`, `moved` and `wider`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import product
@@ -29,6 +29,8 @@ PLAIN, LEARNED, ORACLE = "plain", "learned", "oracle"
 METHODS = (PLAIN, LEARNED, ORACLE)
 #: As many trajectories as a system usually has.
 USUAL = "usual"
+#: Trajectories of a test set, and steps of each.
+_TESTED, _STEPS = 100, 20
 #: The standard deviation of what is observed.
 NOISE = 1e-3**0.5
 
@@ -152,7 +154,7 @@ def learn(
 def test_sets(system: str, step: float) -> dict[str, Trajectories]:
     """The three test sets, without noise; the same for all seeds of training."""
     return {
-        name: simulate(system, trajectories=100, steps=20, step=step, start=start, seed=1000 + index)
+        name: simulate(system, trajectories=_TESTED, steps=_STEPS, step=step, start=start, seed=1000 + index)
         for index, (name, start) in enumerate(TESTS.items())
     }
 
@@ -184,11 +186,19 @@ def figures(row: Row, found: Discovery) -> Figures:
         **found.evidence,
         "errors": errors,
         "count": sum(one.confirmed for one in found.quantities),
+        "held_out": {"trajectories": len(found.held_out), "time": found.held_out.duration},
         "truth": truth["count"] if truth else None,
         "singular_values": [] if found.span is None else found.span.strengths.tolist(),
         "parallelness": truth["parallelness"] if truth else [],
         "quantities": [
-            {"formula": one.formula, "variation": one.variation, "error": one.error, "bracket": found.bracket(one)}
+            {
+                "formula": one.formula,
+                "confirmed": one.confirmed,
+                "variation": one.variation,
+                "error": one.error,
+                "drift": one.drift,
+                "bracket": found.bracket(one),
+            }
             for one in found.quantities
         ],
         "updates": found.search.updates,
@@ -203,7 +213,7 @@ def key(found: Figures) -> tuple[Any, ...]:
 
 def markdown(found: Sequence[Figures]) -> str:
     """A line for each run; errors by draws of weights, and in brackets at their mean."""
-    heading = ["system", "pairs", "model", "seed", "NLL / N", "KL / N", "−ELBO / N", *TESTS, "found", "strengths"]
+    heading = ["system", "pairs", "model", "seed", "NLL / N", "KL / N", "−ELBO / N", *TESTS, "confirmed", "strengths"]
     lines = ["| " + " | ".join(heading) + " |", "|---" * len(heading) + "|"]
     for row in found:
         errors = [f"{row['errors'][name]['sampled']:.2g} ({row['errors'][name]['plug-in']:.2g})" for name in TESTS]
@@ -212,12 +222,29 @@ def markdown(found: Sequence[Figures]) -> str:
         count = f"{row['count']} of {row['truth']}" if row["method"] == LEARNED else "–"
         cells = [row["system"], f"{row['pairs']:,}", row["method"], str(row["seed"]), *terms, *errors, count, strengths]
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n\nErrors: mean squares one step ahead, by draws of weights (and at their mean).\n"
+    about = (
+        "Errors: mean squares one step ahead, by draws of weights (and at their mean). Confirmed: how many of the quadratics "
+        f"that were found hold on {confirmed_on(found)}, of those known to be conserved."
+    )
+    return "\n".join(lines) + f"\n\n{about}\n"
+
+
+def confirmed_on(found: Sequence[Figures]) -> str:
+    """The test set, and how long it lasts; earlier runs did not keep that, but had the same."""
+    usual = [{"trajectories": _TESTED, "time": _STEPS * SETTINGS[row["system"]].step} for row in found]
+    kept = [row.get("held_out", before) for row, before in zip(found, usual, strict=True)]
+    counts, times = ({of[name] for of in kept} for name in ("trajectories", "time"))
+    return f"{_range(counts)} fresh trajectories of {_range(times)} time units"
+
+
+def _range(values: Iterable[float | int]) -> str:
+    ordered = sorted(values)
+    return " or ".join(f"{value:g}" for value in ordered) if len(ordered) < 3 else f"{ordered[0]:g} to {ordered[-1]:g}"
 
 
 def _words(found: Figures) -> str:
     errors = ", ".join(f"{name} {found['errors'][name]['sampled']:.2g}" for name in TESTS)
-    count = f"{found['count']} of {found['truth']} found, " if found["method"] == LEARNED else ""
+    count = f"{found['count']} of {found['truth']} confirmed, " if found["method"] == LEARNED else ""
     return f"−ELBO/N {found['negative_elbo']:.2f}, {errors}, {count}{found['seconds']:.0f} s"
 
 

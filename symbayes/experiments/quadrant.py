@@ -26,7 +26,8 @@ _ABOUT = (
     "Three models learn two tasks on small digits that stand somewhere on a larger canvas: to say which digit it is, or which "
     "digit and in which quadrant of the canvas. CONV shares its weights over positions, so it cannot see where a digit is; FC "
     "has no symmetry, and must learn each position by itself. The learned model has both kinds of path in every layer and "
-    "chooses between them, layer by layer, from the training data alone."
+    "chooses between them, layer by layer, from the training data alone. It should share weights over positions on the first "
+    "task, and not in every layer on the second."
 )
 
 

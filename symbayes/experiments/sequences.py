@@ -33,7 +33,8 @@ _ABOUT = (
     "Three models learn two tasks on the same sequences, each with a short motif somewhere in noise: which motif it is, for "
     "which its place does not matter, and which motif in which quarter, for which it does. CONV is exactly invariant under "
     "cyclic shifts, so it cannot see the place; FC has to learn every place anew. The relaxed model has both kinds of path in "
-    "every block, and learns from the evidence which to use."
+    "every block, and learns from the evidence which to use; it should not see the place on the first task, and see it on the "
+    "second."
 )
 
 

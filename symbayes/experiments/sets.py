@@ -60,7 +60,8 @@ _ABOUT = (
     "Three models learn two tasks on the same eight numbers: the largest of them, for which their order does not matter, and "
     "the largest of the first half less the largest of the second, for which it does. ORBIT shares its weights over all "
     "permutations of the numbers, so it cannot see their order; FC has to learn that it does not matter. The relaxed model has "
-    "both kinds of path in every layer, and learns from the evidence which to use."
+    "both kinds of path in every layer, and learns from the evidence which to use; it should not see the order on the first "
+    "task, and see it on the second."
 )
 
 

@@ -14,6 +14,7 @@ from torch import Generator
 
 from symbayes.data.source import Data
 from symbayes.evidence.objective import Objective
+from symbayes.report.symmetries import USED, broken_layers
 from symbayes.training.fit import learn
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record
@@ -72,11 +73,12 @@ class Study:
 
     Args:
         title: Of the page.
-        about: What is compared, in a few sentences.
+        about: What is asked and expected, in a few sentences: not what comes out, which is not known before.
         cells: In the order of the table.
         work: Runs one cell; it must be possible to pickle.
         table: Outcomes as `comparison_page` and the terminal show them: `columns`; `rows`, each a `task` and `cells` with a
-            `value`, what stands `beneath` it, and whether it is the `best`; a `legend` and a `note`.
+            `value`, what stands `beneath` it, and whether it is the `best`; the `outcome` in a sentence, from figures; a
+            `legend` and a `note`.
         truths: The extents of invariance that should be learned, by task and name, where they are known.
         page: Makes the page of outcomes, where it is not that of a comparison.
         picture: Makes a picture of them as SVG, to lie beside the page.
@@ -141,16 +143,16 @@ def _alone(work: Callable[[Cell, EachEpoch], Outcome], cell: Cell, news: Any) ->
 
 
 def accuracy_table(outcomes: list[Outcome], columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """A row for each task and a column for each model and objective: test accuracy, of which the best is set in bold."""
+    """A row for each task and a column for each model and objective: test accuracy, in bold the best, if some are worse."""
     rows = []
     for task in dict.fromkeys(outcome.cell.task for outcome in outcomes):
         found = {(o.cell.model, o.cell.objective): o for o in outcomes if o.cell.task == task}
-        best = max(outcome.metrics["accuracy"] for outcome in found.values())
+        scores = [outcome.metrics["accuracy"] for outcome in found.values()]
         cells = [
             {
                 "value": f"{100 * found[column].metrics['accuracy']:.1f} %",
                 "beneath": f"{found[column].log_evidence:.2f}",
-                "best": found[column].metrics["accuracy"] == best,
+                "best": min(scores) < found[column].metrics["accuracy"] == max(scores),
             }
             for column in columns
         ]
@@ -159,6 +161,7 @@ def accuracy_table(outcomes: list[Outcome], columns: Sequence[tuple[str, str]]) 
     return {
         "columns": [f"{model}, {objective}" for model, objective in columns],
         "rows": rows,
+        "outcome": broken_words(outcomes),
         "legend": "Test accuracy, and beneath it the log evidence in nats per training image.",
         "note": f"Log evidence by {estimator}, for every model at the weights and precisions kept.",
     }
@@ -188,9 +191,21 @@ def model_table(outcomes: list[Outcome], write: Callable[[list[Outcome]], tuple[
     return {
         "columns": list(next(iter(by_place.values()))),
         "rows": rows,
+        "outcome": broken_words(outcomes),
         "legend": f"{legend} The highest evidence of a row is set in bold.",
         "note": f"Log evidence by {estimator}.",
     }
+
+
+def broken_words(outcomes: Sequence[Outcome]) -> str:
+    """In how many layers of each model that had a choice a symmetry is broken, over seeds; empty where none had."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for outcome in outcomes:
+        if outcome.has_choice:
+            broken, layers = broken_layers(outcome.summary["symmetries"])
+            found.setdefault(f"{outcome.cell.model} on {outcome.cell.task}", []).append((len(broken), layers))
+    parts = [f"{', '.join(str(broken) for broken, _ in of)} of {of[0][1]} in {name}" for name, of in found.items()]
+    return f"Layers in which a tensor of γ above {USED} breaks a symmetry: {'; '.join(parts)}." if parts else ""
 
 
 def page_runs(study: Study, outcomes: list[Outcome]) -> list[dict[str, Any]]:

@@ -85,6 +85,10 @@ class ConvPath(Path):
     def group(self) -> Group | None:
         return Translation() if self.padding_mode == "circular" else None
 
+    @property
+    def inner_group(self) -> Group:
+        return Translation()
+
     def _convolved(self, inputs: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
         convolve = CONVOLUTIONS[len(self.kernel_size)]
         return convolve(self._padded(inputs), filters, bias, stride=self.stride, groups=self.groups)

@@ -32,6 +32,7 @@ class DensePath(Path):
     ) -> None:
         super().__init__()
         self.in_shape, self.out_shape = tuple(in_shape), tuple(out_shape)
+        self.positions = prod(out_shape[1:])
         d_in, d_out = prod(in_shape), prod(out_shape)
         bound = scale * sqrt(6 / d_in)  # U(±bound) has variance 2 / d_in
         self.weight = nn.Parameter(torch.empty(d_out, d_in).uniform_(-bound, bound, generator=generator))

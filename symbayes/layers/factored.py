@@ -106,6 +106,7 @@ class FactoredPath(LinearMap):
     ) -> None:
         super().__init__()
         self.in_shape, self.out_shape = tuple(in_shape), tuple(out_shape)
+        self.positions = prod(out_shape[1:])
         (c_in, *grid_in), (c_out, *grid_out) = in_shape, out_shape
         first, second = deviations(in_shape, scale)
         self.gather = BlockPath(c_in, prod(grid_in), c_out, bias=bias, deviation=first, generator=generator)

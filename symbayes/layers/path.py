@@ -93,11 +93,18 @@ class LinearMap(nn.Module):
 
     #: Between the positions that are kept, for maps over a grid that have a symmetry.
     stride: int = 1
+    #: Of the outputs, where that does not depend on the inputs.
+    positions: int | None = None
 
     @property
     def group(self) -> Group | None:
         """The symmetry that this map has whatever its weights are; None when it has none."""
         return None
+
+    @property
+    def inner_group(self) -> Group | None:
+        """The symmetry that it has up to the border of its grid, which may break it; to be said, and for nothing else."""
+        return self.group
 
     def act_on_inputs(self, element: tuple[int, ...], inputs: Tensor) -> Tensor:
         """An element of the group, as it acts on what the map sees.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from symbayes.groups.group import Group
+from symbayes.groups.space import SpaceGroup
 from symbayes.layers.basis import RadialBasis
 from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
@@ -47,13 +48,15 @@ class WeightTensor:
     layer: str
     #: The path inside the layer, or the kind of module where there are no paths.
     path: str
-    #: The symmetry of that path, in a word, or None.
+    #: The symmetry of that path, in words, or None.
     symmetry: str | None
     size: int
     #: A lengthscale or the locations of anchors are a "shape": the form that weights take, not weights.
     kind: Literal["weight", "bias", "shape"]
     #: Whether that path breaks a symmetry that another path of its layer keeps.
     relaxes: bool = False
+    #: The symmetries of other paths of its layer that this tensor breaks.
+    breaks: tuple[str, ...] = ()
 
 
 def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
@@ -79,16 +82,18 @@ def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
             kind, owner = "shape", owner.rpartition(".")[0]  # the map that the basis belongs to
         layer = next((candidate for candidate in maps if f"{owner}.".startswith(f"{candidate}." if candidate else "")), owner)
         outermost = modules[layer]
-        path, beside = type(outermost).__name__, []
+        path, beside = type(outermost).__name__, list[nn.Module]()
         for candidate in relaxed:
             prefix = f"{candidate}.paths." if candidate else "paths."
             if name.startswith(prefix):
                 layer, path = candidate, name.removeprefix(prefix).split(".")[0]
                 outermost = modules[f"{prefix}{path}"]
-                beside = [_group(other) for other in modules[prefix.removesuffix(".")].children()]
-        group = _group(outermost)
-        relaxes = any(other is not None and other.extends(group) for other in beside)
-        found[name] = WeightTensor(name, layer, path, group.name if group else None, parameter.numel(), kind, relaxes)
+                beside = list(modules[prefix.removesuffix(".")].children())
+        group, symmetry = _group(outermost), _symmetry(outermost)
+        relaxes = any(other is not None and other.extends(group) for other in map(_group, beside))
+        broken = (_symmetry(other) for other in beside if other is not outermost and _breaks(outermost, kind, other))
+        breaks = tuple(dict.fromkeys(name for name in broken if name is not None))
+        found[name] = WeightTensor(name, layer, path, symmetry, parameter.numel(), kind, relaxes, breaks)
     if not found:
         raise ValueError("The model has no trainable parameter: there is nothing to learn. Set requires_grad on some.")
     return found
@@ -96,3 +101,27 @@ def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
 
 def _group(module: nn.Module) -> Group | None:
     return module.group if isinstance(module, LinearMap) else None
+
+
+def _inner_group(module: nn.Module) -> Group | None:
+    return module.inner_group if isinstance(module, LinearMap) else None
+
+
+def _symmetry(module: nn.Module) -> str | None:
+    """In words."""
+    group, inner = _group(module), _inner_group(module)
+    return group.name if group else f"{inner.name} up to the border" if inner else None
+
+
+def _breaks(module: nn.Module, kind: str, other: nn.Module) -> bool:
+    """Whether weights, biases or shapes of a map break the symmetry that another has, exactly or up to the border."""
+    own, wanted = _group(module), _group(other)
+    if wanted is None:
+        own, wanted = _inner_group(module), _inner_group(other)
+    if wanted is None:
+        return False
+    if own is not None and (own.extends(wanted) or (own.name == wanted.name and not wanted.extends(own))):
+        return False
+    # At a single position there is nothing for a bias to tell apart; but turns have channels of their own there.
+    alone = kind == "bias" and isinstance(module, LinearMap) and module.positions == 1
+    return not alone or isinstance(wanted, SpaceGroup)

@@ -8,11 +8,13 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from symbayes.likelihoods import Categorical, Gaussian
+from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from symbayes.posterior.prediction import Prediction
 
 #: Nominal levels of intervals.
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+#: How far probabilities may exceed 1.
+_ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,11 @@ def calibration(prediction: Prediction, targets: Tensor, bins: int = 10) -> Cali
         bins: Of confidence, equally wide, for classes and labels.
 
     Raises:
-        ValueError: If there are no bins, or targets do not fit.
+        ValueError: If there are no bins, targets do not fit, or the likelihood is of another kind.
     """
     if bins < 1:
         raise ValueError(f"There must be at least one bin of confidence, got {bins}.")
+    check_kind(prediction.likelihood)
     targets = targets.to(prediction.mean.device)
     nll = -float(prediction.log_prob(targets).double().mean())
     mean = prediction.mean.double()
@@ -110,18 +113,43 @@ def calibration(prediction: Prediction, targets: Tensor, bins: int = 10) -> Cali
         rows = tuple(CoverageRow(level, float(held.double().mean())) for level, held in zip(LEVELS, inside, strict=True))
         rmse = float((mean - targets).square().mean().sqrt())
         return Calibration("values", prediction.by, len(prediction), rows, nll, rmse=rmse)
+    if float(mean.min()) < 0 or float(mean.max()) > 1 + _ROUNDING:
+        raise _unknown(prediction.likelihood, f"; its means, from {float(mean.min()):.3g} to {float(mean.max()):.3g}, are none")
+    if targets.is_floating_point() and not ((targets == 0) | (targets == 1)).all():
+        raise ValueError(
+            "Calibration compares predictions with what was observed: class numbers, or labels of zeros and ones; got targets "
+            "that are probabilities. Use those from before they were smoothed or mixed."
+        )
     if isinstance(prediction.likelihood, Categorical):
         confidence, chosen = mean.max(1)
+        targets = targets.argmax(1) if targets.is_floating_point() else targets
         right = chosen == targets
         brier = float((mean - one_hot(targets.long(), mean.shape[1])).square().sum(1).mean())
     else:
         confidence = torch.maximum(mean, 1 - mean).flatten()
         right = ((mean > 0.5) == (targets > 0.5)).flatten()
-        brier = float((mean - targets).square().mean())
+        brier = float((mean - targets.to(mean)).square().mean())
     found = _bins(confidence, right.double(), bins)
     ece = sum(row.count * abs(row.confidence - row.accuracy) for row in found) / len(confidence)
     accuracy = float(right.double().mean())
     return Calibration("classes", prediction.by, len(prediction), found, nll, accuracy, ece, brier)
+
+
+def check_kind(likelihood: Likelihood) -> None:
+    """Refuse a likelihood of which it is not known what confidence or an interval is.
+
+    Raises:
+        ValueError: Naming it.
+    """
+    if not isinstance(likelihood, Categorical | Bernoulli | Gaussian):
+        raise _unknown(likelihood)
+
+
+def _unknown(likelihood: Likelihood, why: str = "") -> ValueError:
+    return ValueError(
+        "Calibration is of probabilities of classes or labels (Categorical, Bernoulli) or of intervals of values (Gaussian); "
+        f"this is {type(likelihood).__name__}{why}. Use prediction.metrics(targets), whose 'nll' scores any likelihood."
+    )
 
 
 def _bins(confidence: Tensor, right: Tensor, bins: int) -> tuple[ConfidenceRow, ...]:

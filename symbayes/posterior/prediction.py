@@ -85,8 +85,8 @@ class Prediction:
         """
         if not isinstance(self.likelihood, Gaussian):
             raise ValueError(
-                f"Intervals are of values, so of a Gaussian likelihood; this is {type(self.likelihood).__name__}, whose "
-                "`mean` are probabilities and say it all."
+                f"Intervals are of values, so of a Gaussian likelihood; this is {type(self.likelihood).__name__}. Use `mean`, "
+                "which for classes and labels are probabilities and say it all, and `deviation`."
             )
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, such as 0.95; got {level}.")

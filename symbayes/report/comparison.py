@@ -7,6 +7,7 @@ from symbayes.report.calibration import task_calibration
 from symbayes.report.invariance import task_invariance
 from symbayes.report.page import embed, render
 from symbayes.report.plots import Curve, curves, path_colours, share_bars, training_curves
+from symbayes.report.symmetries import symmetry_words
 
 
 def comparison_page(title: str, about: str, table: dict[str, Any], runs: Sequence[dict[str, Any]]) -> str:
@@ -16,13 +17,16 @@ def comparison_page(title: str, about: str, table: dict[str, Any], runs: Sequenc
         title: Of the page.
         about: What is compared, in a few sentences.
         table: `columns`, a list of words; `rows`, each a `task` and its `cells` with a `value`, what stands `beneath` it, and
-            whether it is the `best` of the row; a `legend`, and a `note` on the estimator.
+            whether it is the `best` of the row; maybe the `outcome` in a sentence; a `legend`, and a `note` on the estimator.
         runs: Each with `task`, `model`, `objective` (such as "MAP" or "evidence"), whether its symmetries are `learned`, and
             the `summary` and `history` that `run_page` takes; and maybe the `truth` of its extents.
     """
     chosen = [run for run in runs if run["learned"] and run["objective"] == "evidence"]
     colours = path_colours(row for run in chosen for row in run["summary"]["symmetries"])
-    bars = [share_bars(run["summary"]["symmetries"], colours) for run in chosen]
+    learned = []
+    for index, run in enumerate(chosen):
+        rows, effective = run["summary"]["symmetries"], run["summary"]["evidence"]["effective"]
+        learned.append((run, symmetry_words(rows, effective), embed(share_bars(rows, colours), f"shares{index}")))
     by_task: dict[str, list[tuple[dict[str, Any], Curve]]] = {}
     for run, curve in zip(runs, curves(runs), strict=True):
         by_task.setdefault(run["task"], []).append((run, curve))
@@ -40,7 +44,7 @@ def comparison_page(title: str, about: str, table: dict[str, Any], runs: Sequenc
         title=title,
         about=about,
         table=table,
-        learned=[(run, embed(figure, f"shares{index}")) for index, (run, figure) in enumerate(zip(chosen, bars, strict=True))],
+        learned=learned,
         plots={task: embed(training_curves(found), f"curves{index}") for index, (task, found) in enumerate(drawn.items())},
         invariances={task: found for task, found in invariances.items() if found},
         calibrations={task: found for task, found in calibrations.items() if found},

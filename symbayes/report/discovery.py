@@ -17,8 +17,8 @@ _UNKNOWN = "–"
 _LEAST = 0.001
 #: What the model was given to find, by kind.
 _KINDS = {
-    "quadratic": "{quantities} quadratic quantities along whose flows it stays the same",
-    "neural": "{quantities} quantities, each a network, along whose flows it stays the same",
+    "quadratic": "{quantities} quadratic quantities along whose flows it is averaged",
+    "neural": "{quantities} quantities, each a network, along whose flows it is averaged",
     "fixed": "{quantities} quantities that were given, not learned",
     "none": "no symmetry",
 }
@@ -32,11 +32,12 @@ _SETS = {
 
 
 def discovery_table(found: Found) -> dict[str, Any]:
-    """A row for each conserved quantity: its strength, how far it varies on held-out trajectories, and its bracket."""
+    """A row for each quantity: its strength, how far it varies on held-out trajectories, its drift, and its bracket."""
     quantities = found["quantities"]
     columns = {
         "strength": [_known(one["strength"]) for one in quantities],
         "variation, held out": [percent(one["variation"], one["error"]) for one in quantities],
+        "drift": [percent(one.get("drift")) for one in quantities],
         "bracket, true energy": [_known(one["bracket"], 2) for one in quantities],
     }
     shown = {name: cells for name, cells in columns.items() if any(cell != _UNKNOWN for cell in cells)}
@@ -46,6 +47,11 @@ def discovery_table(found: Found) -> dict[str, Any]:
         f"Variation: how far a quantity moves along a trajectory, relative to the size of its terms{error}, on "
         f"{_counted(found['held_out'], 'trajectory', 'trajectories')} that nothing was learned from."
     )
+    if "drift" in shown:
+        legend += (
+            f" Drift: how far it moves {_followed(found)}, relative to what a quadratic of random coefficients does in the "
+            "same degrees of freedom; up to 12.5 % it is confirmed, unless the time is too short for that one to move."
+        )
     if "strength" in shown:
         legend = f"Strength: the singular value of its direction among all that were learned. {legend}"
     if "bracket, true energy" in shown:
@@ -70,13 +76,14 @@ def discovery_page(found: Found, compared: Mapping[str, Any] | None = None) -> s
     """
     quantities, truth = found["quantities"], found["truth"] or {}
     strengths, threshold, count = found["singular_values"], found["threshold"] or 0.0, found["count"] or 0
-    series = [(f"{at}: {one['formula']}", level_lines(found["times"], one["series"])) for at, one in enumerate(quantities, 1)]
+    series = [(f"{at}: {_formula(one)}", level_lines(found["times"], one["series"])) for at, one in enumerate(quantities, 1)]
     return render(
         "discovery.html",
         found=found,
         compared=compared,
         noise=_noise(found["noise"]),
         headline=headline(found),
+        verdict=_verdict(found),
         truth=_truth(found),
         model=_model(found["model"]),
         table=discovery_table(found),
@@ -104,24 +111,53 @@ def _confirmed(found: Found) -> int:
 
 
 def _formula(quantity: Mapping[str, Any]) -> str:
-    return str(quantity["formula"]) if quantity["confirmed"] else f"{quantity['formula']} (not confirmed)"
+    doubt = "too short to tell" if quantity.get("too_short") else "not confirmed"
+    return str(quantity["formula"]) if quantity["confirmed"] else f"{quantity['formula']} ({doubt})"
+
+
+def _followed(found: Found) -> str:
+    """Along what quantities were followed, and for how long; the time is not known of what was saved before it was kept."""
+    count, followed = found["held_out"], found.get("followed")
+    if followed and followed["from_start"]:
+        return f"along the whole trajectory of {significant(followed['time'])} time units"
+    of = f" of {significant(followed['time'])} time units" if followed else ""
+    return f"on {_counted(count, 'held-out trajectory', 'held-out trajectories')}{of}"
 
 
 def headline(found: Found) -> str:
-    """What was found, without a full stop."""
-    count, title = _confirmed(found), found["title"]
-    if not count:
+    """What was found, and on what it was confirmed or not, without a full stop."""
+    count, many, title, on = _confirmed(found), len(found["quantities"]), found["title"], _followed(found)
+    if not many:
         return f"No conserved quantity found in {title}"
-    return f"{_counted(count, 'conserved quantity', 'conserved quantities')} in {title}"
+    if count:
+        rest = f"; {number(many - count)} more {_given(found)} and not confirmed" if count < many else ""
+        return f"{_counted(count, 'conserved quantity', 'conserved quantities')} in {title}, {on}{rest}"
+    if all(one.get("too_short") for one in found["quantities"]):
+        return f"Too short to tell what is conserved in {title}, {on}; {number(many)} {_given(found)}"
+    return f"No conserved quantity in {title} is confirmed {on}; {number(many)} {_given(found)}"
+
+
+def _given(found: Found) -> str:
+    return "given" if found.get("model", {}).get("kind") == "fixed" else "found"
+
+
+def _verdict(found: Found) -> str:
+    """Of the rows of the table, in a sentence or two."""
+    count, many = _confirmed(found), len(found["quantities"])
+    words = f"Each row is a quantity that was {_given(found)}. "
+    if count == many:
+        return f"{words}{'It is' if many == 1 else 'All are'} confirmed {_followed(found)}."
+    which = "None is" if not count else f"{number(count)} of {number(many)} {'is' if count == 1 else 'are'}"
+    return f"{words}{which} confirmed {_followed(found)}{'; the others are marked' if count else ''}."
 
 
 def _truth(found: Found) -> str:
-    """What is known to be there, beside what was found; empty where nothing is known."""
+    """What is known to be there, beside what was confirmed; empty where nothing is known."""
     if found["truth"] is None:
         return ""
     count, known = _confirmed(found), found["truth"]["count"]
-    other = "" if count == known else ", another number than was found"
-    return f"{number(known)} {'is' if known == 1 else 'are'} known to be there{other}"
+    other = "" if count == known else ", another number than was confirmed"
+    return f"{_counted(known, 'conserved quadratic')} {'is' if known == 1 else 'are'} known to be there{other}"
 
 
 def measured(value: Number | None, error: Number | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The figures of what was found conserved: singular values, generators, and quantities and motion over time."""
+"""The figures of what was sought: singular values, generators, and quantities and motion over time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, log10
@@ -14,7 +14,9 @@ from symbayes.report.svg import FAINT, Card, Number, largest
 Numbers = Sequence[Number]
 History = Sequence[Mapping[str, Any]]
 
-CONSERVED, REST = "#0072B2", "#AAAAAA"
+STRONG, WEAK = "#0072B2", "#AAAAAA"
+#: Of directions: by strength, which does not say what is conserved.
+_ABOVE, _BELOW = "above the threshold", "below the threshold"
 _THRESHOLD = {"color": "#D55E00", "dash": "5px,4px", "width": 1.5}
 #: From so many bars on, their numbers are turned; from so many, they are left out.
 _TURNED, _CROWDED = 11, 40
@@ -36,8 +38,8 @@ def singular_bars(values: Numbers, threshold: Number, count: int, parallelness: 
     texts = [f"{value:.2f}" for value in parallelness or []] + [""] * len(values)
     figure = make_subplots(1, 1)
     for name, colour, places in (
-        ("conserved", CONSERVED, range(min(count, len(values)))),
-        ("switched off", REST, range(min(count, len(values)), len(values))),
+        (_ABOVE, STRONG, range(min(count, len(values)))),
+        (_BELOW, WEAK, range(min(count, len(values)), len(values))),
     ):
         if not places:
             continue
@@ -80,7 +82,7 @@ def training_lines(history: History, threshold: Number, count: int) -> Figure | 
         epochs = [record["epoch"] for record in strengths]
         for at in reversed(range(len(strengths[-1]["singular_values"]))):
             found = [record["singular_values"][at] for record in strengths]
-            line = {"color": CONSERVED if at < count else REST, "width": 2 if at < count else 1.5}
+            line = {"color": STRONG if at < count else WEAK, "width": 2 if at < count else 1.5}
             look = {"mode": "lines", "line": line, "showlegend": False, "hovertemplate": f"{at + 1}: %{{y:.3g}}<extra></extra>"}
             figure.add_trace(Scatter(x=epochs, y=[max(value, 1e-12) for value in found], **look), row=1, col=1)
         every = [value for record in strengths for value in record["singular_values"] if value > _DEPTH * threshold]
@@ -115,13 +117,12 @@ def generator_cards(generators: Sequence[Sequence[Numbers]], names: Sequence[str
     ]
 
 
-def _generator(matrix: Sequence[Numbers], names: Sequence[str], title: str, conserved: bool, limit: Number) -> str:
+def _generator(matrix: Sequence[Numbers], names: Sequence[str], title: str, strong: bool, limit: Number) -> str:
     gutter = 14 + round(6.6 * max(len(name) for name in names))
     cell = _CELLS / len(names)
     size = max(7, min(11, int(cell)))
     top = 60 + gutter
-    words = "conserved" if conserved else "switched off"
-    card = Card(gutter + _CELLS + 38, round(top + _CELLS + 18), title, words)
+    card = Card(gutter + _CELLS + 38, round(top + _CELLS + 18), title, _ABOVE if strong else _BELOW)
     card.heatmap(gutter + 20, top, matrix, cell, limit)
     every = max(1, round(0.5 + 7 / cell))  # labels of very many coordinates would lie on each other
     for index, name in enumerate(names):

@@ -34,10 +34,17 @@ def frequency_table(found: Numbers) -> dict[str, Any]:
     return {
         "columns": ["learned ω²", "log evidence", "training", "test"],
         "rows": rows,
+        "outcome": f"{outcome(found)}.",
         "legend": "Training and test: mean squared errors on the data that were learned from and on fresh ones, of which the "
         f"noise makes {significant(noise**2)}. The function has ω² = {significant(found['settings']['square'])}.",
         "note": f"Log evidence in nats: of the network, {best(found)['estimator']}; of the twin, exact.",
     }
+
+
+def outcome(found: Numbers) -> str:
+    """Where learning ended, from all starts."""
+    ends = {by: " to ".join(dict.fromkeys(map(significant, _span(found, by)))) for by in (LIKELIHOOD, EVIDENCE)}
+    return f"ω² ends at {ends[LIKELIHOOD]} by maximum likelihood, at {ends[EVIDENCE]} by the evidence"
 
 
 def best(found: Numbers) -> Numbers:
@@ -57,6 +64,7 @@ def frequency_page(found: Numbers) -> str:
         spans={by: _span(found, by) for by in (EVIDENCE, LIKELIHOOD)},
         twin=found["twin"]["scan"][::6],
         twin_best=max(found["twin"]["starts"], key=lambda one: float(one["log_evidence"])),
+        twin_closest=min(found["twin"]["scan"], key=lambda one: float(one["least squares"]["training"])),
     )
 
 
@@ -70,7 +78,7 @@ def picture(found: Numbers) -> str:
     card = Card(
         _WIDTH,
         _PLOT_TOP + _PLOT_HEIGHT + 110,
-        "Which frequency? Maximum likelihood takes any, the evidence finds one",
+        outcome(found),
         subtitle,
     )
     for by, top in _ROWS.items():
@@ -109,7 +117,7 @@ def panels(found: Numbers, by: str) -> dict[str, Numbers]:
         return {f"from ω² = {significant(one['start'])} to {significant(one['square'])}": one for one in shown}
     fixed = sorted((one for one in found["runs"] if one["by"] == "fixed"), key=lambda one: float(one["square"]))
     chosen = [fixed[0], best(found), fixed[-1]]
-    titles = ("too low: ω² = {} by hand", "learned: ω² = {}", "too high: ω² = {} by hand")
+    titles = ("lowest by hand: ω² = {}", "learned, of most evidence: ω² = {}", "highest by hand: ω² = {}")
     return {title.format(significant(one["square"])): one for title, one in zip(titles, chosen, strict=True)}
 
 

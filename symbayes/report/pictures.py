@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from symbayes.report.page import number
-from symbayes.report.plots import path_colours
+from symbayes.report.plots import gammas, path_colours
 from symbayes.report.svg import FAINT, LINE, TEXT, Card, Number, largest
 
 Numbers = Mapping[str, Any]
@@ -18,7 +18,10 @@ _PATHS = {
     "dense": "FC: no symmetry",
     "orbit": "ORBIT: all of it",
 }
-_BARS = "Bars: share of each path in its layer."
+_BARS = "Bars: share of γ per weight of each path in its layer, which sees no bias; "
+#: The height of a line of words below a bar.
+_LINE = 14
+_NOT_KEPT = "γ itself was not kept"
 _EVIDENCE = "Log evidence per training datum."
 
 
@@ -37,21 +40,27 @@ def rotation(found: Numbers) -> str:
 def _share_picture(found: Numbers, title: str, subtitle: str) -> str:
     tasks = found["tasks"]
     colours = path_colours(tasks[0]["shares"])
-    end = 128 + 30 * len(_by_layer(tasks[0]["shares"]))
-    card = Card(_WIDTH, end + 72, title, subtitle)
+    known = "effective" in tasks[0]["shares"][0]
+    pitch = 30 + _LINE * known
+    end = 128 + pitch * len(_by_layer(tasks[0]["shares"]))
+    card = Card(_WIDTH, end + 72 + 17, title, subtitle)
     _legend(card, 86, colours)
     start = _LEFT + 62
     step = (_RIGHT + 18 - start) / len(tasks)
     for index, task in enumerate(tasks):
         left = start + index * step
         card.text(left, 118, task["task"], bold=True)
-        for row, (layer, shares) in enumerate(_by_layer(task["shares"]).items()):
+        for row, (layer, by_path) in enumerate(_by_layer(task["shares"]).items()):
+            y = 128 + pitch * row
             if index == 0:
-                card.text(_LEFT, 142.5 + 30 * row, layer.replace("block", "block "))
-            card.shares(left, 128 + 30 * row, step - 18, shares, colours)
+                card.text(_LEFT, y + 14.5, layer.replace("block", "block "))
+            card.shares(left, y, step - 18, _shares(by_path), colours)
+            if known:
+                card.text(left, y + 20 + 11, _gammas(by_path, colours), size=11, colour=FAINT)
         for line, words in enumerate(_score(task)):
             card.text(left, end + 12 + 15 * line, words, size=12, colour=FAINT)
-    card.text(_LEFT, end + 54, f"{_BARS} {_EVIDENCE}", size=12, colour=FAINT)
+    for line, words in enumerate((f"{_BARS}{'γ beneath' if known else _NOT_KEPT}.", _EVIDENCE)):
+        card.text(_LEFT, end + 54 + 17 * line, words, size=12, colour=FAINT)
     return card.svg()
 
 
@@ -152,7 +161,7 @@ def permutation(found: Numbers) -> str:
     """Weights of a set layer and of the pooling layer, and shares, on a set and on a sequence."""
     titles = ("largest of 8 numbers", "largest of 1 to 4, less that of 5 to 8")
     card = Card(
-        _WIDTH, 404, "OrbitPath on a set: one weight for each orbit of index pairs", "Does the order of numbers matter?"
+        _WIDTH, 422, "OrbitPath on a set: one weight for each orbit of index pairs", "Does the order of numbers matter?"
     )
     card.scale(_RIGHT, 55)
     colours = path_colours(found["tasks"][0]["shares"])
@@ -164,13 +173,14 @@ def permutation(found: Numbers) -> str:
         _layer_bars(card, left, 264, task, colours)
         card.text(left + 54, 264 + 96, f"test error {number(100 * task['error'], 1)} % of the variance", size=12, colour=FAINT)
     _legend(card, 386, colours)
+    card.text(_LEFT, 408, _kept(found), size=12, colour=FAINT)
     return card.svg()
 
 
 def board_symmetry(found: Numbers) -> str:
     """Weights from cells to cells and from cells to classes on a board, and shares, for two questions."""
     subtitle = "Tic-tac-toe at the end of a game"
-    card = Card(_WIDTH, 418, "OrbitPath on a board: turns and flips share weights", subtitle)
+    card = Card(_WIDTH, 436, "OrbitPath on a board: turns and flips share weights", subtitle)
     card.scale(_RIGHT, 55)
     colours = path_colours(found["tasks"][0]["shares"])
     for left, task in zip((_LEFT, 334), found["tasks"], strict=True):
@@ -189,13 +199,21 @@ def board_symmetry(found: Numbers) -> str:
     _legend(card, 374, colours)
     words = "One hidden feature: what each of its nine cells sees of the ×, and what they say to each class."
     card.text(_LEFT, 400, words, size=12, colour=FAINT)
+    card.text(_LEFT, 418, _kept(found), size=12, colour=FAINT)
     return card.svg()
 
 
 def _layer_bars(card: Card, left: Number, top: Number, task: Numbers, colours: Mapping[str, str]) -> None:
-    for row, shares in enumerate(_by_layer(task["shares"]).values()):
+    for row, by_path in enumerate(_by_layer(task["shares"]).values()):
+        words = _gammas(by_path, colours)
         card.text(left, top + 14.5 + 28 * row, f"layer {row + 1}")
-        card.shares(left + 54, top + 28 * row, 228, shares, colours)
+        card.shares(left + 54, top + 28 * row, 150 if words else 228, _shares(by_path), colours)
+        if words:
+            card.text(left + 54 + 156, top + 14.5 + 28 * row, words, size=11, colour=FAINT)
+
+
+def _kept(found: Numbers) -> str:
+    return f"{_BARS}{'γ beside them' if 'effective' in found['tasks'][0]['shares'][0] else _NOT_KEPT}."
 
 
 def _legend(card: Card, y: Number, colours: Mapping[str, str]) -> None:
@@ -206,11 +224,19 @@ def _square(values: Sequence[Number]) -> list[Sequence[Number]]:
     return [values[row : row + 3] for row in (0, 3, 6)]
 
 
-def _by_layer(shares: Sequence[Numbers]) -> dict[str, dict[str, Number]]:
-    found: dict[str, dict[str, Number]] = {}
+def _by_layer(shares: Sequence[Numbers]) -> dict[str, dict[str, Numbers]]:
+    found: dict[str, dict[str, Numbers]] = {}
     for row in shares:
-        found.setdefault(row["layer"], {})[row["path"]] = row["share"]
+        found.setdefault(row["layer"], {})[row["path"]] = row
     return found
+
+
+def _shares(by_path: Mapping[str, Numbers]) -> dict[str, Number]:
+    return {path: row["share"] for path, row in by_path.items()}
+
+
+def _gammas(by_path: Mapping[str, Numbers], paths: Mapping[str, str]) -> str:
+    return gammas({path: row.get("effective") for path, row in by_path.items()}, paths)
 
 
 def _score(facts: Numbers) -> tuple[str, str]:

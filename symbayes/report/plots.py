@@ -9,6 +9,8 @@ from plotly.colors import sample_colorscale
 from plotly.graph_objects import Bar, Figure, Scatter
 from plotly.subplots import make_subplots
 
+from symbayes.report.page import number
+
 #: Okabe and Ito's colours, which the colour-blind can tell apart. Runs are lines, of which the faintest colours come last.
 _PATH_COLOURS = ("#0072B2", "#E69F00", "#56B4E9", "#F0E442", "#CC79A7", "#009E73", "#D55E00", "#000000")
 RUN_COLOURS = ("#000000", "#D55E00", "#009E73", "#CC79A7", "#0072B2", "#E69F00", "#56B4E9", "#F0E442")
@@ -98,34 +100,54 @@ def curves(runs: Sequence[Mapping[str, Any]]) -> list[Curve]:
 
 
 def share_bars(rows: Iterable[Row], colours: Mapping[str, str]) -> Figure | None:
-    """A bar of 100 % for each layer with more than one path, the first layer on top; None where there is no such layer."""
+    """A bar of 100 % for each layer with more than one path, the first layer on top; None where there is no such layer.
+
+    Beside it is γ of every path: a share of weights does not see biases, and a bar of no width may be of many parameters.
+    """
     chosen = {layer: members for layer, members in layers(rows).items() if len(members) > 1}
     if not chosen:
         return None
     figure = Figure()
     for path, colour in colours.items():
-        shares = {layer: 100 * row["share"] for layer, members in chosen.items() for row in members if row["path"] == path}
+        found = {layer: row for layer, members in chosen.items() for row in members if row["path"] == path}
         figure.add_trace(
             Bar(
                 name=label(path),
-                x=list(shares.values()),
-                y=[label(layer) for layer in shares],
+                x=[100 * row["share"] for row in found.values()],
+                y=[label(layer) for layer in found],
+                customdata=[number(row["effective"], 1) for row in found.values()],
                 orientation="h",
                 marker={"color": colour, "line": {"color": "white", "width": 1}},
                 texttemplate="%{x:.0f} %",
                 textposition="inside",
                 insidetextanchor="middle",
-                hovertemplate="%{y}: %{x:.1f} %",
+                hovertemplate="%{y}: %{x:.1f} %, γ %{customdata}",
             )
         )
     style(figure, 110 + 30 * len(chosen))
-    figure.update_layout(barmode="stack", bargap=0.25, uniformtext={"minsize": 11, "mode": "hide"}, showlegend=True)
-    figure.update_xaxes(title="share of the path in its layer (%)", range=[0, 100], dtick=25, fixedrange=True)
+    shown = [path for path in colours if any(row["path"] == path for members in chosen.values() for row in members)]
+    beside = {layer: gammas({row["path"]: row["effective"] for row in members}, shown) for layer, members in chosen.items()}
+    for layer, words in beside.items():
+        place = {"x": 100, "xanchor": "left", "xshift": 6, "y": label(layer), "yanchor": "middle", "showarrow": False}
+        figure.add_annotation(text=words, font={"size": 12}, **place)
+    room = {"r": 24 + 7 * max(map(len, beside.values()))}
+    figure.update_layout(
+        barmode="stack", bargap=0.25, uniformtext={"minsize": 11, "mode": "hide"}, showlegend=True, margin=room
+    )
+    title = "share of γ per weight (%)<br>right: γ, in the order of the legend"
+    figure.update_xaxes(title=title, range=[0, 100], dtick=25, fixedrange=True)
     order = [label(layer) for layer in chosen]
     figure.update_yaxes(
         autorange="reversed", type="category", categoryorder="array", categoryarray=order, showgrid=False, fixedrange=True
     )
     return figure
+
+
+def gammas(effective: Mapping[str, float | None], paths: Iterable[str]) -> str:
+    """γ of the paths of a layer in the order of a legend, to stand beside their shares: "γ 60.3 | 15.2"; empty if not known."""
+    known = [effective.get(path) for path in paths]
+    written = ["–" if one is None else number(one, 1 if one < 99.95 else 0) for one in known]
+    return f"γ {' | '.join(written)}" if any(one is not None for one in known) else ""
 
 
 def training_curves(runs: Sequence[Curve]) -> Figure:

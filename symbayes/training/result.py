@@ -24,7 +24,7 @@ from symbayes.invariance.pictures import sample_orbits
 from symbayes.layers.structure import weight_tensors, weights
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from symbayes.models.allconv import AllConv
-from symbayes.posterior.calibration import Calibration, calibration
+from symbayes.posterior.calibration import Calibration, calibration, check_kind
 from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.prediction import Prediction
 from symbayes.posterior.predictive import predict
@@ -164,7 +164,12 @@ class Result:
         only: Sequence[str] | None = None,
         bins: int = 10,
     ) -> Calibration:
-        """Whether predictions on other data are as sure as they should be; `by` and what follows are as in `predict`."""
+        """Whether predictions on other data are as sure as they should be; `by` and what follows are as in `predict`.
+
+        Raises:
+            ValueError: If the likelihood is none of Categorical, Bernoulli and Gaussian.
+        """
+        check_kind(self.likelihood)
         source = as_source(data, next(self.model.parameters()).device)
         inputs, targets = zip(*source.batches(batch_size), strict=True)
         return calibration(self.predict(torch.cat(inputs), by, samples, batch_size, only), torch.cat(targets), bins)

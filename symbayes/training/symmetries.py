@@ -12,9 +12,19 @@ from rich.console import Console
 from rich.table import Table
 
 from symbayes.layers.structure import WeightTensor
+from symbayes.report.symmetries import symmetry_words
 
-#: From this share on a layer is said to have (or, in the rest, to have broken) a symmetry.
-_CLEAR = 0.95
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One tensor of a path: weights, biases or lengthscales."""
+
+    #: Within its layer.
+    name: str
+    #: γ: how many of its parameters the data determine.
+    effective: float
+    #: The symmetries of other paths of the layer that it breaks.
+    breaks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -30,22 +40,31 @@ class PathRow:
     precision: float
     #: γ: how many of its parameters the data determine, biases and lengthscales included.
     effective: float
-    #: γ per weight, relative to the sum over the paths of the layer (ELLA, Table 3); 1 where there is one path.
+    #: γ per weight, relative to the sum over the paths of the layer (ELLA, Table 3); 1 where there is one path. Biases and
+    #: lengthscales do not count, and may break a symmetry at a share of nothing.
     share: float
     #: Whether it breaks a symmetry that another path of the layer keeps.
     relaxes: bool = False
+    tensors: tuple[TensorRow, ...] = ()
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The share of a kind of path over layers; prints in percent as mean (smallest–largest)."""
+    """The share of a kind of path over layers; prints in percent as mean (smallest–largest), and γ."""
 
     mean: float
     smallest: float
     largest: float
+    #: γ in all layers together; of several runs, on average.
+    effective: float
+
+    @property
+    def share(self) -> str:
+        """Without γ, which is then to stand beside it."""
+        return f"{100 * self.mean:.1f} ({100 * self.smallest:.0f}–{100 * self.largest:.0f})"
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:.1f} ({100 * self.smallest:.0f}–{100 * self.largest:.0f})"
+        return f"{self.share}, γ {self.effective:,.1f}"
 
 
 @dataclass(frozen=True)
@@ -55,11 +74,8 @@ class Symmetries:
     rows: tuple[PathRow, ...]
 
     def words(self) -> list[str]:
-        """One sentence for each layer that had a choice."""
-        layers: dict[str, list[PathRow]] = {}
-        for row in self.rows:
-            layers.setdefault(row.layer, []).append(row)
-        return [_sentence(layer, rows) for layer, rows in layers.items() if len(rows) > 1]
+        """One sentence for each layer that had a choice: what it keeps, and the tensors of γ > 0.5 that break the rest."""
+        return symmetry_words([asdict(row) for row in self.rows])
 
     def over_layers(self) -> dict[str, Spread]:
         """The share of every kind of path over the layers that had a choice (ELLA, Table 3)."""
@@ -109,6 +125,7 @@ def symmetries(
                 sum(effective[tensor.name] for tensor in members),
                 density[layer, path] / total[layer] if total[layer] > 0 else 1 / sum(key[0] == layer for key in paths),
                 any(tensor.relaxes for tensor in members),
+                tuple(TensorRow(_name(tensor), effective[tensor.name], tensor.breaks) for tensor in members),
             )
         )
     return Symmetries(tuple(rows))
@@ -122,23 +139,24 @@ def _density(weights: Sequence[WeightTensor], effective: Mapping[str, float]) ->
     return fmean(sum(effective[t.name] for t in parts) / sum(t.size for t in parts) for parts in factors.values())
 
 
+def _name(tensor: WeightTensor) -> str:
+    """Within its layer."""
+    return tensor.name.removeprefix(f"{tensor.layer}." if tensor.layer else "").removeprefix("paths.")
+
+
 def shares_over_layers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
-    """The share of every kind of path over the layers that had a choice, from rows as they are saved."""
+    """The share of every kind of path over the layers that had a choice, and its γ, from rows as they are saved.
+
+    Of several runs of a network, rows are taken together.
+    """
     sizes = Counter(row["layer"] for row in rows)
-    shares: dict[str, list[float]] = {}
+    found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if sizes[row["layer"]] > 1:
-            shares.setdefault(row["path"], []).append(row["share"])
-    return {path: Spread(sum(found) / len(found), min(found), max(found)) for path, found in shares.items()}
-
-
-def _sentence(layer: str, rows: list[PathRow]) -> str:
-    ranked = sorted(rows, key=lambda row: -row.share)
-    kept = {row.symmetry for row in rows if not row.relaxes}
-    if len(kept) != 1 or kept == {None} or any(row.symmetry for row in rows if row.relaxes):
-        seen = [row for row in ranked if row.share >= 0.005]  # what rounds to nothing is not worth a word
-        return f"{layer}: " + ", ".join(f"{row.symmetry or 'no symmetry'} {100 * row.share:.0f} % ({row.path})" for row in seen)
-    used = ", ".join(f"{row.path} {100 * row.share:.0f} %" for row in ranked)
-    share = sum(row.share for row in rows if not row.relaxes)
-    verdict = "keeps" if share >= _CLEAR else "gives up" if share <= 1 - _CLEAR else "keeps part of"
-    return f"{layer} {verdict} {kept.pop()} ({used})"
+            found.setdefault(row["path"], []).append(row)
+    spreads = {}
+    for path, members in found.items():
+        shares, layers = [row["share"] for row in members], {row["layer"] for row in members}
+        effective = fmean(row["effective"] for row in members) * len(layers)
+        spreads[path] = Spread(sum(shares) / len(shares), min(shares), max(shares), effective)
+    return spreads

@@ -75,9 +75,9 @@ def test_what_was_found_is_saved_and_shown(oscillator, tmp_path):
     assert stored["quantities"] == summary["quantities"]
     assert stored["search"]["updates"] == 700
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "1 conserved quantity in oscillator" in page
+    assert "1 conserved quantity in oscillator, on 4 held-out trajectories of 2 time units" in page
     assert (tmp_path / "run" / "run" / "result.json").is_file()
-    assert str(oscillator).startswith("1 conserved")
+    assert str(oscillator).startswith("1 conserved quantity in oscillator, on 4 held-out trajectories of 2 time units\n")
 
 
 def test_one_may_begin_with_the_energy_of_another():
@@ -99,6 +99,17 @@ def test_what_was_hardly_trained_is_not_confirmed():
     assert found.span.count > 4
     assert not all(quantity.confirmed for quantity in found.quantities)
     assert "not confirmed" in str(found)
+
+
+def test_a_single_trajectory_is_followed_from_its_start():
+    made = sb.simulate("oscillator", trajectories=1, steps=20, step=0.3)
+    found = sb.discover(made, symmetry=unitary(1), search=QUICK, progress=False)
+    assert found.held_out.duration == pytest.approx(0.9)
+    assert [one.time for one in found.quantities] == [pytest.approx(6.0)]
+    assert str(found).startswith("1 conserved quantity in trajectories, along the whole trajectory of 6 time units\n")
+    apart = sb.discover(made, held_out=made, symmetry=unitary(1), search=QUICK, progress=False)
+    assert apart.followed is apart.held_out
+    assert "on 1 held-out trajectory of 6 time units" in str(apart)
 
 
 def test_the_same_seed_finds_the_same(oscillator):

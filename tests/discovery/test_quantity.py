@@ -5,13 +5,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.discovery.quantity import Term, constancy, fitted, formula, read_observables, read_quadratics
+from symbayes.discovery.quantity import Term, constancy, fitted, formula, read_observables, read_quadratics, typical
 from symbayes.discovery.span import span_of
 from symbayes.discovery.units import Units
 from symbayes.dynamics.neural import NeuralObservables
 from symbayes.dynamics.observables import Quadratics
-from symbayes.dynamics.quadratic import coefficients, monomials, unitary
+from symbayes.dynamics.quadratic import coefficients, euclidean, monomials, unitary, with_coefficients
 from symbayes.dynamics.simulate import simulate
+from symbayes.dynamics.systems import TESTS, System
 from symbayes.dynamics.trajectories import Trajectories
 
 DATA = simulate("2-oscillators", trajectories=12, steps=15, seed=3)
@@ -38,7 +39,8 @@ def test_formulas_are_short_and_exact_where_the_span_is():
         assert abs(first.learned) == pytest.approx(1)
         assert second.fitted == pytest.approx(second.learned, abs=1e-6)
         assert float(one(DATA.states[0]).std()) < 1e-8
-        assert "constant within" in str(one)
+        assert one.confirmed
+        assert "varies by" in str(one)
 
 
 def test_a_fit_corrects_what_was_learned_and_says_how_exactly():
@@ -109,3 +111,102 @@ def test_observables_of_any_form_are_quantities_where_they_move_states():
     inside = observables.double()(DATA.states[0] / units.scale)[:, 0]
     assert_close(only(DATA.states[0]), units.action * inside)
     assert only.variation > 0.05  # it was not learned
+
+
+FREE = System(lambda q, p: p.square().sum(-1) / 2, 1, "free")
+SLOW = System(lambda q, p: p.square().sum(-1) / 2 + (q * torch.tensor([0.1, 10.0])).square().sum(-1) / 2, 2, "slow and fast")
+
+
+def one(row, data, followed=None):
+    """The quantity of these coefficients of monomials."""
+    units = Units.of(data)
+    given = with_coefficients(torch.tensor([row], dtype=torch.float64), data.states.shape[2])
+    (found,) = read_quadratics(span_of(units.taken_in(given), 1e-9), units, data, followed)
+    return found
+
+
+def moving(system, duration, trajectories=40, steps=40):
+    return simulate(system, trajectories=trajectories, steps=steps, step=duration / steps, seed=1)
+
+
+#: Coefficients of q², q p, p², q, p.
+MOMENTUM, ENERGY, PRODUCT, NEARLY = [0, 0, 0, 0, 1.0], [0, 0, 1.0, 0, 0], [0, 1.0, 0, 0, 0], [0, 0.1, 1.0, 0, 0]
+
+
+@pytest.mark.parametrize("duration", [2.0, 10.0, 50.0])
+@pytest.mark.parametrize(("row", "conserved"), [(MOMENTUM, True), (ENERGY, True), (PRODUCT, False), (NEARLY, False)])
+def test_a_free_particle_keeps_its_momentum_and_its_energy_however_short_the_time(row, conserved, duration):
+    found = one(row, moving(FREE, duration))
+    assert found.confirmed == conserved
+    assert not found.too_short
+    assert found.time == pytest.approx(duration)
+
+
+def test_what_varies_by_a_tenth_because_little_time_passed_is_not_confirmed():
+    """As it was, at 10 % of the size of terms; over ten time units it moves by tens of percent."""
+    short, long = one(NEARLY, moving(FREE, 2.0)), one(NEARLY, moving(FREE, 10.0))
+    assert short.variation < 0.1 < long.variation
+    assert not short.confirmed
+    assert str(short).endswith(" %: not confirmed")
+
+
+@pytest.mark.parametrize("row", [MOMENTUM, ENERGY, PRODUCT])
+def test_where_nothing_had_time_to_move_nothing_is_confirmed(row):
+    found = one(row, moving(FREE, 0.4))
+    assert found.too_short
+    assert not found.confirmed
+    assert str(found).endswith(" %: too short to tell (T = 0.4)")
+
+
+def test_while_little_time_has_passed_drift_does_not_depend_on_it():
+    drifts = [one(NEARLY, moving(FREE, duration)).drift for duration in (0.01, 0.1)]
+    assert drifts[0] == pytest.approx(drifts[1], rel=0.1)
+
+
+def test_over_a_long_time_a_tenth_of_the_terms_is_asked_for():
+    references = [one([1.0, 0, 1.0, 0, 0], moving("oscillator", duration)).reference for duration in (0.1, 4.0, 40.0)]
+    assert references[0] < 0.1
+    assert references[1:] == pytest.approx([0.8, 0.85], abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("system", "known", "step"),
+    [("oscillator", unitary(1), 0.2), ("2-oscillators", unitary(2), 0.2), ("3-body-2d", euclidean(3, 2), 0.3)],
+)
+def test_what_is_conserved_is_confirmed_on_the_data_of_the_experiments(system, known, step):
+    data = simulate(system, trajectories=30, steps=20, step=step, start=TESTS["test"], seed=1000)
+    units = Units.of(data)
+    found = read_quadratics(span_of(units.taken_in(known), 1e-9), units, data)
+    assert len(found) == len(known.halves)
+    assert all(one.confirmed and one.drift < 1e-6 for one in found)
+    assert all(one.reference > 0.7 for one in found)
+
+
+def test_a_degree_of_freedom_is_judged_by_its_own_time():
+    """The fast one has turned many times, the slow one has hardly begun to."""
+    data, rows = moving(SLOW, 0.5), torch.eye(14).tolist()
+    slow, fast = one(rows[0], data), one(rows[4], data)
+    assert slow.too_short
+    assert slow.variation < 0.1
+    assert not fast.too_short
+    assert not fast.confirmed
+
+
+def test_a_reference_is_what_random_signs_give_on_average(generator):
+    data = moving("2-oscillators", 1.0)
+    values = monomials(data.states.flatten(0, 1)).unflatten(0, data.states.shape[:2])
+    squares = values.square().mean((0, 1))
+    signs = 1 - 2 * torch.randint(2, (4000, values.shape[2]), generator=generator, dtype=torch.float64)
+    drawn = values @ (signs / squares.sqrt()).T
+    mean = float((drawn.var(1, correction=0).mean(0) / values.shape[2]).mean().sqrt())
+    assert typical(values, squares) == pytest.approx(mean, rel=0.02)
+
+
+def test_drift_is_measured_over_all_of_a_trajectory_and_variation_on_what_was_held_out():
+    whole = moving("oscillator", 20.0, trajectories=1, steps=100)
+    _, rest = whole.split(0.1)
+    found = one([1.0, 0, 0.9, 0, 0], rest, whole)
+    assert found.time == pytest.approx(20.0)
+    assert found.variation == pytest.approx(one([1.0, 0, 0.9, 0, 0], rest).variation)
+    assert found.drift == pytest.approx(one([1.0, 0, 0.9, 0, 0], whole).drift)
+    assert found.reference > one([1.0, 0, 0.9, 0, 0], rest).reference

@@ -43,6 +43,12 @@ def test_the_demo_is_a_table_and_a_page():
     best = [row["cells"][0] for row in table["rows"] if row["cells"][0]["best"]]
     assert [cell["value"] for cell in best] == [number(lowest, 2)]
     page = made.page(outcomes)
+    assert "how many of the quadratics that were found hold on 3 fresh trajectories of 0.6 time units" in table["legend"]
+    assert table["columns"][-1] == "confirmed"
+    costs = {outcome.cell.model: outcome.summary["figures"]["negative_elbo"] for outcome in outcomes}
+    count = outcomes[1].summary["figures"]["count"]
+    least = min(costs, key=costs.get)
+    assert table["outcome"] == f"oscillator: lowest −ELBO / N by the {least}, {count} of 1 quadratics confirmed."
     assert "Three networks" in page
     assert "known symmetries" in page
 
@@ -98,6 +104,7 @@ def test_discoveries_from_a_system_and_from_files(tmp_path):
     result = invoke("discover", "oscillator", "--trajectories", "5", "--steps", "3", *short, "--out", str(tmp_path / "a"))
     assert result.exit_code == 0, result.output
     assert "The page" in result.output
+    assert "on 1 held-out trajectory of 0.6 time units" in " ".join(result.output.split())
     save_csv(simulate("kepler", trajectories=6, steps=3), tmp_path / "seen.csv")
     result = invoke("discover", str(tmp_path / "seen.csv"), "--noise", "0.1", *short, "--out", str(tmp_path / "b"))
     assert result.exit_code == 0, result.output

@@ -43,14 +43,18 @@ def a_run(table, network="f-fc+conv", method="evidence", seed=0, task="cifar10",
         {
             "layer": f"block{block}",
             "path": path,
+            "symmetry": {"conv": "translation", "sparse_conv": "translation", "gconv": "p4"}.get(path),
             "precision": 10.0**block,
+            "effective": 60.25 if path == paths[0] else 1500.0,
             "share": 0.9 if path == paths[0] else 0.1 / (len(paths) - 1),
+            "relaxes": path == paths[0],
         }
         for block in range(1, 9)
         for path in paths
     ]
     found = {"task": task, "network": network, "method": method, "size": size, "seed": seed, "images": 50_000, "nll": 0.5}
     found |= {"accuracy": 0.84, "log_evidence": -1.25, "estimator": "KFAC", "train_nll": 0.3, "seconds": 90.0, "epochs": 7}
+    found |= {"effective": {f"block{b}.paths.{paths[0]}.scatter.{k}": 30.0 for b in (1, 8) for k in ("weight", "bias")}}
     return found | {"parameters": 1_771_945, "symmetries": rows, "settings": {"width": 10}} | figures
 
 
@@ -148,8 +152,22 @@ def test_the_paper_stands_beside_ours():
     assert "Not run yet: FC by MAP; FC by evidence; CONV by MAP" in paper.markdown(runs)
     assert "Trained on 50,000 images for 7 epochs, width 10. Log evidence by KFAC." in paper.markdown(runs)
     more = paper.more(runs)
-    assert "| 6 | 1e+06 | 1e+06 | 90.0 | 10.0 | F-FC (F-FC) | 1.18 | 16.7 |" in more
+    assert "| 6 | 1e+06 | 1e+06 | 90.0, γ 60.2 | 10.0, γ 1,500.0 | F-FC (F-FC) | factored 60.2 | 1.18 | 16.7 |" in more
     assert "| F-FC+CONV by evidence | 50,000 | 1 | 7 | 85.00 | 0.500 | 1.250 | 0.300 | 1.5 | – |" in more
+
+
+def test_tensors_that_break_a_symmetry_are_named_and_a_bias_of_one_cell_is_not():
+    more = PAPERS["table1"].more([a_run("table1", task="digit-mnist")]).splitlines()
+    first, last = (next(line for line in more if line.startswith(f"| {block} |")) for block in (1, 8))
+    assert first.endswith("| factored.scatter.weight 30.0, factored.scatter.bias 30.0 |")
+    assert last.endswith("| factored.scatter.weight 30.0 |")
+
+
+def test_gamma_stands_beside_every_share_of_table_3():
+    runs = [a_run("table3", "mixed", task="rotated-mnist", seed=seed) for seed in (0, 1)]
+    line = next(line for line in PAPERS["table3"].markdown(runs).splitlines() if line.startswith("| rotated MNIST"))
+    assert "| 90.0 (90–90), γ 482.0 [8 (0–20)] |" in line
+    assert "γ 60.2 | 1,500 | 1,500" in PAPERS["table3"].pictures(runs)["table3_choices"]
 
 
 def test_trials_on_fewer_images_or_for_fewer_epochs_do_not_enter_the_table():
@@ -204,6 +222,7 @@ def test_the_picture_shows_every_network_that_had_a_choice_and_stays_inside():
     words = [text.text for text in card.iter("{http://www.w3.org/2000/svg}text")]
     assert {"FC+CONV", "F-FC+CONV", "S-FC+S-CONV (u)", "S-FC+S-CONV (ω)"} <= set(words)
     assert "CONV" not in words
+    assert all(12 * len(text) < 2 * float(card.get("width")) for text in words)
     for box in card.iter("{http://www.w3.org/2000/svg}rect"):
         assert float(box.get("x")) + float(box.get("width")) <= float(card.get("width"))
         assert float(box.get("y")) + float(box.get("height")) <= float(card.get("height"))

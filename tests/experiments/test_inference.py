@@ -28,8 +28,20 @@ def test_both_ways_are_shown(outcomes):
     for row in figures["rows"]:
         assert sum(cell["best"] for cell in row["cells"]) >= 1
         assert all(cell["value"].endswith(" %") for cell in row["cells"])
+        assert all("block" in cell["beneath"] and len(cell["beneath"]) < 60 for cell in row["cells"])
+    assert "γ above 0.5" in figures["legend"]
     assert "KFAC" in figures["note"]
     assert "evidence lower bound (mean-field, 32 draws)" in figures["note"]
+
+
+def test_a_block_whose_bias_breaks_translation_is_named_at_a_share_of_nothing(outcomes):
+    row = next(row for row in outcomes[0].summary["symmetries"] if row["path"] == "factored")
+    bias = {"name": "factored.scatter.bias", "effective": 60.1, "breaks": ["translation"]}
+    loud = replace(
+        outcomes[0], summary=outcomes[0].summary | {"symmetries": [row | {"share": 0.0, "effective": 60.3, "tensors": [bias]}]}
+    )
+    first = study(SMALL).table([loud, *outcomes[1:]])["rows"][0]["cells"][0]
+    assert first["beneath"].endswith("; 1 block, most block1: 0 %, γ 60.3")
 
 
 def test_the_page_shows_symmetries_and_calibration(outcomes):

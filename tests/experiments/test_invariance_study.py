@@ -5,7 +5,7 @@ import torch
 
 from symbayes.evidence.objective import Augerino, Laplace, Map
 from symbayes.experiments import invariance
-from symbayes.experiments.study import Cell, page_runs
+from symbayes.experiments.study import Cell, Outcome, page_runs
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.structure import hyperparameters
 
@@ -31,6 +31,21 @@ def test_every_column_is_trained_as_it_says():
     runs = page_runs(study, found)
     assert runs[-1]["truth"] == {"scale_x": 60.0, "scale_y": 60.0}
     assert len(runs[-1]["summary"]["orbits"]) == 4
+
+
+def test_the_outcome_counts_what_came_near_the_truth():
+    def one(task, objective, **extents):
+        found = [{"name": name, "value": value} for name, value in extents.items()]
+        return Outcome(Cell(task, "learned", objective), {}, {"extents": found}, [])
+
+    outcomes = [
+        one("turned by up to 90°", "evidence", rotation=88.0, shear=3.0),
+        one("turned by up to 90°", "training loss", rotation=0.3, shear=0.0),
+        one("scaled by up to 60 %", "evidence", scale_x=44.0, scale_y=46.0),
+        one("upright", "evidence", rotation=0.0),
+    ]
+    said = "0 of 1 by the training loss, 2 of 3 by the evidence."
+    assert invariance._outcome(outcomes) == f"Extents that end within a quarter of how far data were transformed: {said}"
 
 
 def test_a_guess_is_fixed_and_what_is_learned_is_not():

@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 from symbayes.cli import reproduce
 from symbayes.cli.app import app
 from symbayes.experiments import ella, filter_vi, papers, provenance
-from symbayes.experiments.papers import assemble, collect
+from symbayes.experiments.papers import PAPERS, assemble, collect, results_page
 from symbayes.experiments.recipes import Recipe
 from symbayes.experiments.rows import Options, spread
 from symbayes.experiments.runs import FIGURES, differences, finish, merged, read_run, read_runs, run_folder, start
@@ -259,3 +260,12 @@ def test_the_commit_is_that_of_the_checkout(tmp_path):
 def test_several_seeds_are_a_mean_and_a_deviation():
     assert spread([1.0], 2) == "1.00"
     assert spread([1.0, 3.0], 1) == "2.0 ± 1.4"
+
+
+def test_the_page_of_results_is_that_of_the_figures_beside_it():
+    docs = Path(__file__).parent.parent.parent / "docs"
+    assert (docs / "results.md").read_text(encoding="utf-8") == results_page(docs / "results")
+    for name in ("table1", "table2", "table3"):
+        figures = json.loads((docs / "results" / f"{name}.json").read_text(encoding="utf-8"))
+        for picture, svg in PAPERS[name].pictures(figures).items():
+            assert (docs / "results" / f"{picture}.svg").read_text(encoding="utf-8") == svg

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from symbayes.cli import demo
 from symbayes.experiments import groups, quadrant
-from symbayes.experiments.study import page_runs, run_study
+from symbayes.experiments.study import Cell, Outcome, accuracy_table, broken_words, page_runs, run_study
 from tests.small import load_few
 
 
@@ -39,6 +40,51 @@ def test_the_table_of_quadrants_is_that_of_the_paper(monkeypatch):
     first = outcomes[0]
     assert table["rows"][0]["cells"][0]["value"] == f"{100 * first.metrics['accuracy']:.1f} %"
     assert [run["model"] for run in page_runs(study, outcomes) if run["learned"]] == ["F-FC+CONV"] * 2
+    learned = [one for one in outcomes if one.has_choice]
+    counts = [sum(" break" in words for words in one.summary["words"]) for one in learned]
+    expected = "; ".join(f"{k} of 8 in {one.cell.model} on {one.cell.task}" for k, one in zip(counts, learned, strict=True))
+    assert table["outcome"].endswith(f": {expected}.")
+
+
+@pytest.mark.parametrize("name", demo._DEMOS)
+def test_introductions_say_what_is_expected_and_not_what_comes_out(name):
+    """Which is not known before training, and may be cut short."""
+    make, settings, _ = demo._DEMOS[name]
+    study = make(settings())
+    said = f"{study.title}. {study.about}"
+    assert "should" in said or "ought to" in said
+    for claim in (" finds ", " found ", " finds nothing", " becomes ", ", one symmetry"):
+        assert claim not in said
+
+
+def outcome(task, seed, *gammas):
+    rows = [
+        {"layer": f"block{at}", "path": path, "symmetry": name, "share": 0.5, "effective": gamma, "relaxes": name is None}
+        for at, gamma in enumerate(gammas)
+        for path, name in (("dense", None), ("conv", "translation"))
+    ]
+    return Outcome(Cell(task, "both", seed=seed), {}, {"symmetries": rows, "words": ["said"]}, [])
+
+
+def test_nothing_is_the_best_where_all_are_the_same():
+    def one(model, accuracy):
+        summary = {"words": [], "evidence": {"estimator": "KFAC", "total": -1.0}, "num_data": 1}
+        return Outcome(Cell("a", model), {"accuracy": accuracy}, summary, [])
+
+    def marked(*scores):
+        names = [str(k) for k in range(len(scores))]
+        table = accuracy_table([one(*pair) for pair in zip(names, scores, strict=True)], [(name, "evidence") for name in names])
+        return [cell["best"] for cell in table["rows"][0]["cells"]]
+
+    assert marked(0.1, 0.1) == [False, False]
+    assert marked(0.1, 0.3, 0.3) == [False, True, True]
+
+
+def test_outcomes_are_counted_from_figures_over_seeds():
+    found = [outcome("a", 0, 9.0, 0.1, 0.6), outcome("a", 1, 0.0, 0.0, 0.5), outcome("b", 0, 0.0, 0.0, 0.0)]
+    said = "Layers in which a tensor of γ above 0.5 breaks a symmetry: 2, 0 of 3 in both on a; 0 of 3 in both on b."
+    assert broken_words(found) == said
+    assert broken_words([replace(one, summary={**one.summary, "words": []}) for one in found]) == ""
 
 
 def test_the_table_of_groups_is_that_of_the_paper(monkeypatch):
@@ -49,6 +95,7 @@ def test_the_table_of_groups_is_that_of_the_paper(monkeypatch):
         means = [float(cell["value"].split(" ")[0]) for cell in row["cells"][-3:]]
         assert sum(means) == pytest.approx(100, abs=2)
         assert row["cells"][2]["value"] == f"{-outcome.log_evidence:.3f}"
+        assert all(cell["beneath"].startswith("γ ") for cell in row["cells"][-3:])
     # Paths that break a symmetry begin switched off, and by MAP not.
     off = outcomes[1].history[-1]["evidence"]["precision"]["block8.paths.conv.weight"]
     assert off > 100

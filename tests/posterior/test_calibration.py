@@ -9,6 +9,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.posterior.calibration import LEVELS, Calibration, calibration
 from symbayes.posterior.prediction import NormalOutputs, of_draws, of_normal
+from tests.small import Poisson
 
 P = torch.tensor([[0.9, 0.1], [0.65, 0.35], [0.2, 0.8], [0.05, 0.95]], dtype=torch.float64)
 
@@ -118,3 +119,35 @@ def test_probabilities_of_a_mixture_are_what_counts():
     assert [row.count for row in found.rows] == [4]
     assert found.rows[0].confidence == pytest.approx(0.5)
     assert_close(torch.tensor(found.nll), torch.tensor(0.5).log().neg())
+
+
+@pytest.mark.parametrize("kind", [Poisson, type("Counts", (Poisson, sb.Bernoulli), {})])
+def test_a_likelihood_whose_confidence_is_not_known_is_refused(kind):
+    """It was taken for labels, with a mean confidence of 104.7 %; by its name, or by means that are no probabilities."""
+    counts = torch.tensor([[1.0], [2.0], [0.0]])
+    prediction = of_draws(torch.tensor([[[0.1], [0.5], [-2.0]]]), kind(), "by hand")
+    message = rf"of classes or labels \(Categorical, Bernoulli\) .* this is {kind.__name__}.*Use prediction.metrics\(targets\)"
+    with pytest.raises(ValueError, match=message):
+        calibration(prediction, counts)
+    assert prediction.metrics(counts)["nll"].shape == (3,)
+    with pytest.raises(ValueError, match=rf"this is {kind.__name__}. Use `mean`.* and `deviation`"):
+        prediction.interval()
+
+
+def test_a_likelihood_that_is_one_of_the_known_is_taken_for_it():
+    weighted = type("Weighted", (sb.Categorical,), {})
+    targets = torch.tensor([0, 1, 1, 0])
+    assert calibration(of_draws(P.log()[None], weighted(), "by hand"), targets) == calibration(classes(), targets)
+
+
+def test_labels_may_be_true_or_false_and_classes_one_hot_but_not_probabilities():
+    outputs = torch.tensor([[0.3, -1.0, 2.0], [0.0, 0.5, -0.5]])
+    labels = torch.tensor([[True, False, True], [False, False, True]])
+    by_labels = of_draws(outputs[None], sb.Bernoulli(), "plug-in")
+    assert calibration(by_labels, labels) == calibration(by_labels, labels.float())
+    by_classes = of_draws(outputs[None], sb.Categorical(), "plug-in")
+    classes = torch.tensor([2, 1])
+    assert calibration(by_classes, torch.nn.functional.one_hot(classes, 3).float()) == calibration(by_classes, classes)
+    for prediction, soft in ((by_labels, labels * 0.8 + 0.1), (by_classes, outputs.softmax(1))):
+        with pytest.raises(ValueError, match=r"what was observed.*got targets that are probabilities"):
+            calibration(prediction, soft)

@@ -36,6 +36,7 @@ def generator(rng: Random, size: int, clear: bool) -> list[list[float]]:
 
 def quantity(formula: str, series: list[list[float]], **more: Any) -> dict[str, Any]:
     known = {"strength": 2.57, "variation": 0.004, "error": 0.001, "rate": 0.01, "rate_error": 0.002, "bracket": 0.003}
+    known |= {"drift": 0.005, "reference": 0.8, "too_short": False}
     terms = [
         {"monomial": "q1²", "learned": 1.0, "fitted": 1.0, "error": 0.0},
         {"monomial": "p1²", "learned": 0.99, "fitted": 1.0003, "error": 0.0004},
@@ -61,6 +62,7 @@ def discovery(title: str, names: tuple[str, ...], formulas: dict[str, Any], lear
         "pairs": 400,
         "trajectories": 40,
         "held_out": 8,
+        "followed": {"time": 8.0, "from_start": False},
         "model": {
             "kind": "quadratic",
             "quantities": learned,

@@ -37,8 +37,10 @@ def page() -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        "<h1>4 conserved quantities in 2-oscillators</h1>",
-        "4 are known to be there.",
+        "<h1>4 conserved quantities in 2-oscillators, on 8 held-out trajectories of 8 time units</h1>",
+        "Each row is a quantity that was found. All are confirmed on 8 held-out trajectories of 8 time units.",
+        "Drift: how far it moves on 8 held-out trajectories of 8 time units",
+        "4 conserved quadratics are known to be there.",
         "q1² + 0.99 p1²",
         "0.4 % ± 0.1",
         "1.0 % ± 0.2",
@@ -91,7 +93,7 @@ def test_words_of_users_are_escaped():
     page = own(found)
     assert "alert(1)" in page
     assert "<script>alert" not in page
-    assert "<h1>4 conserved quantities in &lt;script&gt;alert(1)&lt;/script&gt;</h1>" in page
+    assert "<h1>4 conserved quantities in &lt;script&gt;alert(1)&lt;/script&gt;, on 8" in page
 
 
 def test_long_names_are_cut_beside_heatmaps():
@@ -100,12 +102,12 @@ def test_long_names_are_cut_beside_heatmaps():
     assert ">1: strength 1</text>" in cards[0]
 
 
-def test_generators_share_their_colours_and_say_whether_they_are_conserved():
+def test_generators_share_their_colours_and_say_how_strong_they_are():
     first, second = generator_cards([[[1.0, 0.0], [0.0, 0.0]], [[-0.1, 0.0], [0.0, 0.0]]], ["q"], [2.0, 0.01, 0.001], 1)
     assert POSITIVE.lower() in first.lower()
     assert NEGATIVE.lower() not in second.lower()
-    assert ">conserved<" in first
-    assert ">switched off<" in second
+    assert ">above the threshold<" in first
+    assert ">below the threshold<" in second
 
 
 def test_three_bodies_have_small_multiples():
@@ -134,7 +136,9 @@ def test_weak_singular_values_are_shown_where_nothing_was_found():
     page = own(nothing(singular_values=[0.01, 0.002], generators=[[[0.5, 0.5], [0.5, 0.5]]], names=["q"]))
     assert "No direction is stronger than the threshold of 0.05" in page
     assert page.count("Plotly.newPlot") == 1
-    assert page.count("switched off") == 2
+    assert page.count("below the threshold") == 2
+    assert "None is above the threshold." in page
+    assert "None of these is above the threshold." in page
 
 
 def test_quantities_without_strength_or_truth_are_shown():
@@ -142,8 +146,8 @@ def test_quantities_without_strength_or_truth_are_shown():
     one = quantity("q1² + p1²", [[1.0, 1.01]], **known, terms=[])
     found = nothing("neural", quantities=[one], times=[0.0, 0.2], errors={"held out": {"sampled": 1e-4, "plug-in": 2e-3}})
     page = own(found)
-    assert headline(found) == "1 conserved quantity in 2-oscillators"
-    assert discovery_table(found)["columns"] == ["variation, held out"]
+    assert headline(found) == "1 conserved quantity in 2-oscillators, on 8 held-out trajectories of 8 time units"
+    assert discovery_table(found)["columns"] == ["variation, held out", "drift"]
     for absent in ("strength", "bracket", "Rate:", "<details>", "known to be there"):
         assert absent not in page
     assert '<div id="series_0"' in page
@@ -161,17 +165,19 @@ def test_page_works_without_a_threshold():
 def test_a_false_count_is_said():
     found = oscillators()
     found["truth"]["count"] = 1
-    assert "1 is known to be there, another number than was found." in own(found)
+    assert "1 conserved quadratic is known to be there, another number than was confirmed." in own(found)
 
 
 def test_the_table_has_a_row_for_every_quantity():
     table = discovery_table(oscillators())
-    assert table["columns"] == ["strength", "variation, held out", "bracket, true energy"]
+    assert table["columns"] == ["strength", "variation, held out", "drift", "bracket, true energy"]
     assert [row["task"] for row in table["rows"]] == ["q1² + 0.99 p1²", "q2² + 1.01 p2²", "q1 p2 − q2 p1", "q1 q2 + p1 p2"]
-    assert [cell["value"] for cell in table["rows"][0]["cells"]][1:] == ["0.4 % ± 0.1", "0.003"]
+    assert [cell["value"] for cell in table["rows"][0]["cells"]][1:] == ["0.4 % ± 0.1", "0.5 %", "0.003"]
     assert all(cell.keys() == {"value", "beneath", "best"} for row in table["rows"] for cell in row["cells"])
     assert "on 8 trajectories" in table["legend"]
-    assert table["note"] == "4 conserved quantities in 2-oscillators. 4 are known to be there."
+    on = "on 8 held-out trajectories of 8 time units"
+    assert f"Drift: how far it moves {on}, relative to what a quadratic of random coefficients does" in table["legend"]
+    assert table["note"] == f"4 conserved quantities in 2-oscillators, {on}. 4 conserved quadratics are known to be there."
 
 
 def test_the_table_of_nothing_says_so():
@@ -205,7 +211,7 @@ def test_coefficients_are_written_to_the_first_digit_of_their_error():
 
 def test_bars_are_coloured_by_count_and_axis_stops_below_the_threshold():
     figure = singular_bars([2.0, 1.0, 1e-17, 0.0], 0.05, 2, [0.999, 0.5, 0.0, 0.0])
-    assert [bar.name for bar in figure.data] == ["conserved", "switched off"]
+    assert [bar.name for bar in figure.data] == ["above the threshold", "below the threshold"]
     assert list(figure.data[0].text) == ["1.00", "0.50"]
     low, high = figure.layout.yaxis.range
     assert log10(0.05) - 4 < low < log10(0.05)
@@ -257,9 +263,68 @@ def test_trajectories_of_a_portrait_are_not_joined():
     assert figure.layout.xaxis.title.text == "q"
 
 
-def test_what_held_out_trajectories_do_not_confirm_is_said_and_not_counted():
+ON = "on 8 held-out trajectories of 8 time units"
+
+
+def unconfirmed(*places, too_short=False, **more):
+    found = oscillators() | more
+    for place in places:
+        found["quantities"][place] |= {"confirmed": False, "too_short": too_short, "drift": 0.5}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "title", "verdict"),
+    [
+        (
+            unconfirmed(0),
+            f"3 conserved quantities in 2-oscillators, {ON}; 1 more found and not confirmed",
+            f"3 of 4 are confirmed {ON}; the others are marked.",
+        ),
+        (
+            unconfirmed(*range(4)),
+            f"No conserved quantity in 2-oscillators is confirmed {ON}; 4 found",
+            f"None is confirmed {ON}.",
+        ),
+        (
+            unconfirmed(*range(4), too_short=True, truth=None, followed={"time": 0.25, "from_start": True}),
+            "Too short to tell what is conserved in 2-oscillators, along the whole trajectory of 0.25 time units; 4 found",
+            "None is confirmed along the whole trajectory of 0.25 time units.",
+        ),
+    ],
+)
+def test_what_held_out_trajectories_do_not_confirm_is_said_and_not_counted(found, title, verdict):
+    page = own(found)
+    assert headline(found) == title
+    assert f"<h1>{title}</h1>" in page
+    assert verdict in page
+    doubt = "too short to tell" if found["quantities"][0]["too_short"] else "not confirmed"
+    assert discovery_table(found)["rows"][0]["task"].endswith(f"({doubt})")
+    assert page.count(f"<figcaption>1: q1² + 0.99 p1² ({doubt})</figcaption>") == 1
+
+
+@pytest.mark.parametrize(
+    "found", [nothing(singular_values=[0.01, 0.002]), unconfirmed(*range(4)), unconfirmed(*range(4), truth=None)]
+)
+def test_no_caption_of_a_page_calls_conserved_what_was_not_confirmed(found):
+    page = own(found)
+    for claim in (">conserved<", '"conserved"', "count as conserved", "stays the same along", ">conserved quantity<"):
+        assert claim not in page
+    assert "another number than was confirmed" in page or found["truth"] is None
+
+
+def test_what_was_given_is_not_said_to_be_found():
+    found = unconfirmed(0)
+    found["model"]["kind"] = "fixed"
+    assert headline(found).endswith("; 1 more given and not confirmed")
+    assert "Each row is a quantity that was given." in own(found)
+
+
+def test_discoveries_that_were_saved_before_the_time_was_kept_are_shown():
     found = oscillators()
-    found["quantities"][0]["confirmed"] = False
-    assert headline(found).startswith(f"{len(found['quantities']) - 1} conserved")
-    assert discovery_table(found)["rows"][0]["task"].endswith("(not confirmed)")
-    assert "(not confirmed)" in own(found)
+    del found["followed"]
+    for one in found["quantities"]:
+        del one["drift"], one["reference"], one["too_short"]
+    assert headline(found) == "4 conserved quantities in 2-oscillators, on 8 held-out trajectories"
+    assert discovery_table(found)["columns"] == ["strength", "variation, held out", "bracket, true energy"]
+    assert "Drift" not in own(found)

@@ -53,10 +53,27 @@ def words():
     return [text.text for text in ElementTree.fromstring(picture(FOUND)).iter(f"{SVG}text")]
 
 
-def test_of_several_starts_the_one_of_most_evidence_is_shown_between_too_low_and_too_high():
+def test_of_several_starts_the_one_of_most_evidence_is_shown_between_the_lowest_and_the_highest():
     assert best(FOUND)["start"] == 10.0
-    assert list(panels(FOUND, "evidence")) == ["too low: ω² = 0.3 by hand", "learned: ω² = 1.86", "too high: ω² = 10 by hand"]
+    assert list(panels(FOUND, "evidence")) == [
+        "lowest by hand: ω² = 0.3",
+        "learned, of most evidence: ω² = 1.86",
+        "highest by hand: ω² = 10",
+    ]
     assert list(panels(FOUND, "maximum likelihood")) == ["from ω² = 0.3 to 0.5", "from ω² = 10 to 9.7"]
+
+
+def test_titles_say_what_came_out_and_not_what_should():
+    """Also where learning was cut short, and the evidence has led nowhere yet."""
+    assert "ω² ends at 0.5 to 9.7 by maximum likelihood, at 1.86 to 1.91 by the evidence" in words()
+    short = FOUND | {"runs": [run | {"square": run["start"]} for run in FOUND["runs"]]}
+    title = "ω² ends at 0.3 to 10 by maximum likelihood, at 0.3 to 10 by the evidence"
+    assert frequency_table(short)["outcome"] == f"{title}."
+    assert f"<title>{title}</title>" in picture(short)
+    page = frequency_page(short)
+    for claim in ("finds one", "takes any", "any frequency will do", "ever better"):
+        assert claim not in page
+    assert "most closely at ω² = 0.1." in page
 
 
 def test_the_picture_says_evidence_and_errors():

@@ -34,6 +34,13 @@ def test_shares_of_a_layer_fill_its_bar():
     assert list(figure.layout.yaxis.categoryarray) == ["a", "b"]
 
 
+def test_gamma_stands_beside_bars_even_where_a_share_is_nothing():
+    rows = [{**path_row("a", "x", 0.0), "effective": 60.34}, {**path_row("a", "y", 1.0), "effective": 1234.5}]
+    figure = share_bars([*rows, path_row("b", "y", 0.6), path_row("b", "z", 0.4)], dict.fromkeys("xyz", "#000000"))
+    assert [note.text for note in figure.layout.annotations] == ["γ 60.3 | 1,234 | –", "γ – | 303 | 303"]
+    assert list(figure.data[0].customdata) == ["60.3"]
+
+
 def test_a_path_has_one_colour_and_paths_have_different_ones():
     rows = [path_row(layer, path, 0.5) for layer in "abc" for path in ("conv", "dense")]
     colours = path_colours(rows)

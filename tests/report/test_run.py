@@ -27,8 +27,18 @@ def test_numbers_are_on_the_page(page, number):
 
 
 def test_sentences_and_estimator_are_on_the_page(page):
-    assert "block1 keeps translation (conv 97 %, dense 3 %)" in page
+    assert "block1 keeps part of translation (conv 97 % of γ per weight, γ 302.8; dense 3 %, γ 302.8)" in page
     assert "KFAC (expand, exact Fisher)" in page
+
+
+def test_what_an_earlier_version_claimed_is_said_anew(page):
+    assert "block1 keeps translation" not in page
+    assert ": dense.weight (γ 1.0) may break it" in page
+
+
+def test_gamma_stands_beside_every_share(page):
+    assert r"%{x:.1f} %, \u03b3 %{customdata}" in page
+    assert r"\u03b3 303 | 303" in page
 
 
 def test_page_loads_nothing_and_offers_no_upload(page):
@@ -44,11 +54,11 @@ def test_pages_of_the_same_run_are_equal(page):
 def test_names_are_escaped():
     page = own(run_page(sample_summary("<b>"), sample_history([-2.0, -1.0], "<b>")))
     assert "<b>" not in page
-    assert "&lt;b&gt; keeps translation" in page
+    assert "&lt;b&gt; keeps part of translation" in page
 
 
 def test_page_without_words_says_that_there_was_no_choice():
-    summary = {**sample_summary(words=[]), "symmetries": [path_row("", "Linear", 1.0)]}
+    summary = {**sample_summary(), "symmetries": [path_row("", "Linear", 1.0)]}
     page = own(run_page(summary, sample_history([None, -1234.5])))
     assert "No layer had a choice" in page
     assert "(model)" in page

@@ -15,6 +15,7 @@ from symbayes.data.source import as_source
 from symbayes.errors import NoPosteriorError
 from symbayes.posterior.calibration import calibration
 from symbayes.posterior.families import MeanField
+from tests.small import Poisson
 
 CPU = torch.device("cpu")
 
@@ -114,6 +115,12 @@ def test_calibration_is_that_of_the_prediction(result, regression):
     values = regression.calibration((data[0], torch.eye(3)[data[1]]), by="sampled", samples=8)
     assert values.of == "values"
     assert "sampled (8 draws" in values.by
+
+
+def test_calibration_of_an_unknown_likelihood_is_refused_before_anything_is_predicted(result):
+    other = replace(result, likelihood=Poisson(), make_posterior=None)
+    with pytest.raises(ValueError, match=r"this is Poisson. Use prediction.metrics\(targets\), whose 'nll' scores any"):
+        other.calibration((torch.zeros(1, 1), torch.zeros(1, 1)))
 
 
 def test_the_posterior_and_the_calibration_are_saved(result, tmp_path):

@@ -5,14 +5,16 @@ import pytest
 from symbayes.layers.structure import WeightTensor
 from symbayes.training.symmetries import PathRow, Symmetries, symmetries
 
+BREAKS = ("translation",)
+
 
 def tensors():
     rows = [
         WeightTensor("a.paths.conv.weight", "a", "conv", "translation", 10, "weight"),
         WeightTensor("a.paths.conv.bias", "a", "conv", "translation", 2, "bias"),
         WeightTensor("a.paths.conv.basis.omega", "a", "conv", "translation", 1, "shape"),
-        WeightTensor("a.paths.factored.gather.weight", "a", "factored", None, 100, "weight", True),
-        WeightTensor("a.paths.factored.scatter.weight", "a", "factored", None, 50, "weight", True),
+        WeightTensor("a.paths.factored.gather.weight", "a", "factored", None, 100, "weight", True, BREAKS),
+        WeightTensor("a.paths.factored.scatter.weight", "a", "factored", None, 50, "weight", True, BREAKS),
         WeightTensor("head.weight", "head", "Linear", None, 5, "weight"),
     ]
     return {row.name: row for row in rows}
@@ -38,13 +40,25 @@ def test_shares_are_of_effective_parameters_per_weight_without_biases_and_shapes
     assert (conv.effective, conv.parameters) == (7.5, 13)
     assert (factored.effective, factored.parameters) == (25.0, 150)
     assert factored.precision == pytest.approx(4.0)
-    assert table.words() == ["a keeps part of translation (conv 75 %, factored 25 %)"]
+    assert table.words() == [
+        "a keeps part of translation (conv 75 % of γ per weight, γ 7.5; factored 25 %, γ 25.0): factored.scatter.weight "
+        "(γ 15.0) and factored.gather.weight (γ 10.0) break it"
+    ]
     assert "75 %" in str(table)
     assert "translation" in str(table)
 
 
 @pytest.mark.parametrize(
-    ("conv", "factored", "verdict"), [(6.0, 0.0, "a keeps translation"), (0.0, 10.0, "a gives up translation")]
+    ("conv", "factored", "verdict"),
+    [
+        (6.0, 0.0, "a keeps translation (conv 100 % of γ per weight, γ 7.5; factored 0 %, γ 0.0)"),
+        (
+            0.0,
+            10.0,
+            "a gives up translation (factored 100 % of γ per weight, γ 20.0; conv 0 %, γ 1.5): factored.gather.weight (γ 10.0) "
+            "and factored.scatter.weight (γ 10.0) break it",
+        ),
+    ],
 )
 def test_words_say_what_a_layer_became(conv, factored, verdict):
     effective = EFFECTIVE | {
@@ -52,16 +66,68 @@ def test_words_say_what_a_layer_became(conv, factored, verdict):
         "a.paths.factored.gather.weight": factored,
         "a.paths.factored.scatter.weight": factored,
     }
-    assert symmetries(tensors(), dict.fromkeys(EFFECTIVE, 1.0), effective).words()[0].startswith(verdict)
+    assert symmetries(tensors(), dict.fromkeys(EFFECTIVE, 1.0), effective).words() == [verdict]
 
 
-def test_a_layer_with_several_symmetries_says_how_much_of_each():
-    rows = {"gconv": ("p4", 6.0), "conv": ("translation", 3.0), "dense": (None, 1.0), "off": (None, 0.01)}
-    found = {
-        path: WeightTensor(path, "a", path, symmetry, 10, "weight", symmetry != "p4") for path, (symmetry, _) in rows.items()
-    }
-    table = symmetries(found, dict.fromkeys(rows, 1.0), {path: effective for path, (_, effective) in rows.items()})
-    assert table.words() == ["a: p4 60 % (gconv), translation 30 % (conv), no symmetry 10 % (dense)"]
+@pytest.mark.parametrize(("gamma", "keeps"), [(60.1, False), (0.51, False), (0.5, True)])
+@pytest.mark.parametrize("name", ["scatter.bias", "gather.weight", "scatter.basis.omega"])
+def test_no_layer_keeps_a_symmetry_that_a_single_tensor_breaks(name, gamma, keeps):
+    """Whatever the shares are: those of weights alone do not see a bias or a lengthscale."""
+    more = WeightTensor(f"a.paths.factored.{name}", "a", "factored", None, 10_000, "bias", True, BREAKS)
+    quiet = EFFECTIVE | dict.fromkeys([name for name in EFFECTIVE if "factored" in name], 0.0)
+    table = symmetries(tensors() | {more.name: more}, dict.fromkeys([*EFFECTIVE, more.name], 1.0), quiet | {more.name: gamma})
+    (words,) = table.words()
+    assert words.startswith("a keeps translation (conv 100 % of γ per weight" if keeps else "a keeps part of translation")
+    assert words.endswith(f"factored.{name} (γ {gamma:.1f}) breaks it") != keeps
+    assert table.rows[0].share == pytest.approx(1)
+
+
+def several(**gammas):
+    """A layer of p4, translation and nothing, with γ by path."""
+    breaks = {"gconv": (), "conv": ("p4",), "dense": ("p4", "translation")}
+    names = {"gconv": "p4", "conv": "translation", "dense": None}
+    found = {p: WeightTensor(p, "a", p, names[p], 10, "weight", p != "gconv", breaks[p]) for p in gammas}
+    return symmetries(found, dict.fromkeys(gammas, 1.0), gammas).words()
+
+
+@pytest.mark.parametrize(
+    ("gammas", "words"),
+    [
+        ((6.0, 0.1, 0.1), "a keeps p4 (gconv 97 % of γ per weight, γ 6.0; conv 2 %, γ 0.1; dense 2 %, γ 0.1)"),
+        (
+            (6.0, 4.0, 0.0),
+            "a keeps translation and part of p4 (gconv 60 % of γ per weight, γ 6.0; conv 40 %, γ 4.0; dense 0 %, γ 0.0): conv "
+            "(γ 4.0) breaks p4",
+        ),
+        (
+            (0.0, 4.0, 0.0),
+            "a keeps translation and gives up p4 (conv 100 % of γ per weight, γ 4.0; gconv 0 %, γ 0.0; dense 0 %, γ 0.0): conv "
+            "(γ 4.0) breaks p4",
+        ),
+        (
+            (6.0, 3.0, 1.0),
+            "a keeps part of p4 and part of translation (gconv 60 % of γ per weight, γ 6.0; conv 30 %, γ 3.0; dense 10 %, "
+            "γ 1.0): conv (γ 3.0) breaks p4; dense (γ 1.0) breaks p4 and translation",
+        ),
+        (
+            (0.0, 0.0, 9.0),
+            "a gives up p4 and translation (dense 100 % of γ per weight, γ 9.0; gconv 0 %, γ 0.0; conv 0 %, γ 0.0): dense "
+            "(γ 9.0) breaks p4 and translation",
+        ),
+    ],
+)
+def test_a_layer_with_several_symmetries_says_what_became_of_each(gammas, words):
+    assert several(**dict(zip(("gconv", "conv", "dense"), gammas, strict=True))) == [words]
+
+
+def test_a_layer_that_the_data_do_not_determine_is_said_to_keep_nothing():
+    assert several(gconv=0.4, conv=0.0) == ["a is left open by the data (gconv 100 % of γ per weight, γ 0.4; conv 0 %, γ 0.0)"]
+
+
+def test_a_layer_without_a_symmetry_has_none_to_keep():
+    assert several(dense=3.0, **{}) == []
+    rows = tuple(PathRow("a", path, None, 1, 1.0, 2.0, 0.5) for path in ("dense", "factored"))
+    assert Symmetries(rows).words() == ["a has no symmetry to keep (dense 50 % of γ per weight, γ 2.0; factored 50 %, γ 2.0)"]
 
 
 def test_numbered_parts_of_a_path_are_one_factor():
@@ -75,9 +141,11 @@ def test_shares_over_layers_are_those_of_table_3():
     rows = [("a", "conv", 0.9), ("a", "dense", 0.1), ("b", "conv", 0.5), ("b", "dense", 0.5), ("head", "Linear", 1.0)]
     table = Symmetries(tuple(PathRow(layer, path, None, 1, 1.0, 1.0, share) for layer, path, share in rows))
     assert {path: str(spread) for path, spread in table.over_layers().items()} == {
-        "conv": "70.0 (50–90)",
-        "dense": "30.0 (10–50)",
+        "conv": "70.0 (50–90), γ 2.0",
+        "dense": "30.0 (10–50), γ 2.0",
     }
+    twice = Symmetries(table.rows * 2).over_layers()  # of two runs
+    assert str(twice["conv"]) == "70.0 (50–90), γ 2.0"
 
 
 def test_a_layer_that_uses_nothing_is_shared_evenly():
