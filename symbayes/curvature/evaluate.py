@@ -16,6 +16,9 @@ from symbayes.data.source import check_finite, first_datum
 from symbayes.errors import NotFiniteError
 from symbayes.likelihoods import Likelihood
 
+#: Kinds of device on which torch may compute at lower precision than weights have.
+_AUTOCAST = ("cpu", "cuda")
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
@@ -37,10 +40,16 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def without_autocast() -> Iterator[None]:
     """In the precision of weights: curvature, evidence and steps of an optimiser are not for half of it."""
     with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
+        for device in _AUTOCAST:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield
+
+
+def autocast_precision(device: torch.device) -> torch.dtype | None:
+    """That of the autocast there is; None where there is none."""
+    known = device.type in _AUTOCAST and torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if known else None
 
 
 @contextmanager

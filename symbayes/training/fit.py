@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Generator, nn
 
-from symbayes.curvature.evaluate import without_autocast
+from symbayes.curvature.evaluate import autocast_precision, without_autocast
 from symbayes.data.augment import Variation
 from symbayes.data.source import Data, as_source
 from symbayes.errors import NotFiniteError
@@ -68,8 +68,7 @@ def fit(
     prior = (prior if prior is not None else TensorwisePrior(model)).to(device)
     objective = objective if objective is not None else Laplace()
     schedule = schedule or (Schedule() if epochs is None else Schedule(epochs=epochs))
-    precision = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-    problem = Problem(model, as_source(data, device, augment), likelihood, prior, precision)
+    problem = Problem(model, as_source(data, device, augment), likelihood, prior, autocast_precision(device))
     before = problem.check(schedule.batch_size, curvature=isinstance(objective, ByCurvature))
     generator = torch.Generator().manual_seed(seed)
     result = learn_with_bar(problem, objective, schedule, generator=generator, progress=progress)

@@ -49,7 +49,7 @@ def worked(monkeypatch):
         done.append("trained")
         raise FULL
 
-    nothing = {"columns": [], "rows": [], "legend": "", "note": ""}
+    nothing = {"outcome": "", "columns": [], "rows": [], "legend": "", "note": ""}
     study = Study("", "", [], fail, lambda outcomes: nothing, page=lambda outcomes: "page", picture=lambda outcomes: "<svg/>")
     monkeypatch.setattr(fit, "fit_model", result)
     monkeypatch.setattr(discover, "discover_in", result)

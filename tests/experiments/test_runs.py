@@ -264,7 +264,7 @@ def test_several_seeds_are_a_mean_and_a_deviation():
 
 def test_the_page_of_results_is_that_of_the_figures_beside_it():
     docs = Path(__file__).parent.parent.parent / "docs"
-    assert (docs / "results.md").read_text(encoding="utf-8") == results_page(docs / "results")
+    assert (docs / "results.md").read_text(encoding="utf-8") == results_page(docs / "results", {})
     for name in ("table1", "table2", "table3"):
         figures = json.loads((docs / "results" / f"{name}.json").read_text(encoding="utf-8"))
         for picture, svg in PAPERS[name].pictures(figures).items():
