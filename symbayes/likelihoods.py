@@ -136,7 +136,7 @@ class Categorical(Likelihood):
                 f"Categorical targets must be class numbers, an integer tensor of shape ({len(outputs)},), or probabilities of "
                 f"shape {tuple(outputs.shape)}; got {targets.dtype} of shape {tuple(targets.shape)}."
             )
-        low, high = int(targets.min()), int(targets.max())
+        low, high = int(targets.long().min()), int(targets.long().max())
         if low < 0 or high >= outputs.shape[1]:
             raise ValueError(
                 f"Categorical targets must lie in 0 … {outputs.shape[1] - 1}, because the model has {outputs.shape[1]} "

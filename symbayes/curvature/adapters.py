@@ -7,6 +7,7 @@ parameter (`free.py`).
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from math import prod
 from typing import cast
@@ -16,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from symbayes.curvature.evaluate import NormsByParts
 from symbayes.layers.conv import CONVOLUTIONS, channel_rows, pad, patch_rows
 from symbayes.layers.path import RowForm
 
@@ -93,7 +95,8 @@ class NormRows(RowForm):
         self.normalise, self.features, self.channels_first = normalise, features, channels_first
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block 1"]:
-        return self.output_rows(self.normalise(inputs))
+        with NormsByParts() if len(inputs) == 1 else nullcontext():
+            return self.output_rows(self.normalise(inputs))
 
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block 1"]:
         if self.channels_first:

@@ -6,7 +6,7 @@ more than weights, all of it can be captured with a graph (`differentiable`), so
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from types import TracebackType
 
@@ -15,12 +15,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from symbayes.curvature.adapters import ATTENTION_MAPS, ConvRows, attention_forward, row_form
-from symbayes.curvature.evaluate import evaluating
+from symbayes.curvature.evaluate import NormsByParts, evaluating
 from symbayes.curvature.sites import Site, find_sites, refuse_shared
-from symbayes.layers.structure import held
+from symbayes.layers.structure import call_with, held
 
 #: Gradients of several columns travel together as long as they stay below this many numbers; on a CPU, in its cache.
 COLUMN_BUDGET, COLUMN_BUDGET_CPU = 2**24, 2**20
+#: Data by which it is seen what outputs depend on, beside weights.
+_LOOKED_AT = 8
 
 
 #: Called with the part of the columns, the name of a map, and gradients [v, n, *rest] with respect to its output.
@@ -35,7 +37,8 @@ def is_differentiable(model: nn.Module, inputs: Tensor) -> bool:
 @torch.enable_grad()
 def depends_on_more(model: nn.Module, inputs: Tensor, *, hyperparameters: bool) -> bool:
     """Whether outputs depend on tensors that ask for gradients and are no weights; on hyperparameters, where these count."""
-    outputs: Tensor = torch.func.functional_call(model, held(model, hyperparameters), (inputs[:1],))
+    with evaluating(model):
+        outputs: Tensor = call_with(model, held(model, hyperparameters), inputs)
     return outputs.requires_grad
 
 
@@ -65,6 +68,8 @@ class Capture:
         self._recording = self._copying = False
         #: Whether outputs depend on tensors of a user that ask for gradients; known after the first forward pass.
         self._tracked: bool | None = None
+        #: Whether columns go back one by one, because torch has no right rule for several.
+        self.one_by_one = False
         self._size = 0
         self._undo = ExitStack()
 
@@ -88,6 +93,10 @@ class Capture:
         """Whether something of an attention module is learned."""
         return any((f"{name}.{part}" if name else part) in self.sites.maps for part, _, _ in ATTENTION_MAPS)
 
+    def forget(self) -> None:
+        """What outputs depend on is found out again, by the next inputs."""
+        self._tracked = None
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._undo.close()
         self.inputs, self.outputs = {}, {}
@@ -100,7 +109,7 @@ class Capture:
             ValueError: If the outputs are not a row for each datum.
         """
         if self._tracked is None:
-            self._tracked = depends_on_more(self.model, inputs, hyperparameters=False)
+            self._tracked = depends_on_more(self.model, inputs[:_LOOKED_AT], hyperparameters=False)
         outputs = self._run(inputs)
         if outputs is None:
             self._copying = True
@@ -126,8 +135,8 @@ class Capture:
         tensors = held(self.model, self.differentiable)
         self._recording = True
         try:
-            with torch.enable_grad():
-                outputs: Tensor = torch.func.functional_call(self.model, tensors, (inputs,))
+            with torch.enable_grad(), NormsByParts() if len(inputs) == 1 else nullcontext():
+                outputs: Tensor = call_with(self.model, tensors, inputs)
         except RuntimeError as error:
             if self._copying or "in-place operation" not in str(error):
                 raise
@@ -153,10 +162,12 @@ class Capture:
             to_maps = partial(self._deliver, partial(deliver, part))
             if self.differentiable:
                 found = self._with_graph(outputs, chunk, to_maps)
-            elif len(chunk) == 1:
-                found = self._one_column(outputs, chunk[0], keep, to_maps)
-            else:
+            elif len(chunk) > 1 and not self.one_by_one:
                 found = self._many_columns(outputs, chunk, keep, to_maps)
+            else:
+                last = len(chunk) - 1
+                each = [self._one_column(outputs, c, keep or k < last, to_maps) for k, c in enumerate(chunk)]
+                found = set[str]().union(*each)
             for name in self.outputs.keys() - found:
                 site = self._of_module[name][0]
                 raise RuntimeError(

@@ -48,6 +48,25 @@ def decomposed(
     )
 
 
+def cholesky(matrix: Float[Tensor, "p p"]) -> Float[Tensor, "p p"]:
+    """The lower factor of a matrix that is positive, unless numbers are too far apart.
+
+    Raises:
+        NotFiniteError: If they are.
+    """
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    try:
+        wrong = bool(failed) or not bool(factor.isfinite().all())
+    except RuntimeError:  # under vmap there are no values to compare
+        return factor
+    if wrong:
+        raise NotFiniteError(
+            f"Curvature and prior precisions must be on scales that double precision can add up; entries reach "
+            f"{matrix.abs().max().item():.3g}. Scale inputs to about size one, and check precisions and weights."
+        )
+    return factor
+
+
 def _is_orthogonal(vectors: Float[Tensor, "block d d"]) -> bool:
     """Whether columns are of length one and at right angles; solvers for GPUs do not always say when they fail."""
     identity = torch.eye(vectors.shape[1], dtype=vectors.dtype, device=vectors.device)

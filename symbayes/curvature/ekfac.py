@@ -11,8 +11,8 @@ from symbayes.curvature.blocks import Block, EigenBlock, KroneckerBlock
 from symbayes.curvature.fisher import ExactFisher, Fisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import BlockCurvature, Rule
-from symbayes.curvature.sites import Site, find_sites
-from symbayes.curvature.sweep import Accumulator, gradient_rows, swept_curvature, weight_gradients
+from symbayes.curvature.sites import Site, find_sites, gradient_rows, weight_gradients
+from symbayes.curvature.sweep import Accumulator, swept_curvature
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
 

@@ -53,48 +53,73 @@ def autocast_precision(device: torch.device) -> torch.dtype | None:
 
 
 @contextmanager
-def naming_types(inputs: Tensor) -> Iterator[None]:
-    """Say so where a model does not take inputs because they are no real numbers.
+def naming_types(inputs: Tensor, precision: torch.dtype) -> Iterator[None]:
+    """Say so where a model cannot be called, since its inputs are of another type than its weights, or of another shape.
 
     Raises:
-        TypeError: Naming their type.
+        TypeError: If inputs are no real numbers.
+        ValueError: If they are, and it cannot be called.
     """
     try:
         yield
-    except (RuntimeError, TypeError) as error:
-        if inputs.is_floating_point():
-            raise
-        raise TypeError(
-            f"The model must take inputs of type {inputs.dtype}; it does not ({error}). Convert images of whole numbers to "
-            "real ones of about size one, such as images.float() / 255, and complex numbers to pairs of real ones."
-        ) from error
+    except (RuntimeError, TypeError, IndexError) as error:
+        took = f"The model must take inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}; it does not ({error})"
+        if not inputs.is_floating_point():
+            raise TypeError(
+                f"{took}. Convert images of whole numbers to real ones of about size one, such as images.float() / 255, and "
+                "complex numbers to pairs of real ones."
+            ) from error
+        if inputs.dtype != precision:
+            raise ValueError(f"{took}. Its weights are {precision}: convert one, inputs.float() or model.double().") from error
+        raise ValueError(f"{took}. Give it batches that it was made for; called on one, it says where it stops.") from error
+
+
+#: Norms that are fused, and their arguments in order.
+_LAYER = ("input", "normalized_shape", "weight", "bias", "eps")
+_INSTANCE = ("input", "weight", "bias", "running_mean", "running_var", "use_input_stats", "momentum", "eps")
+_NORMS: dict[Callable[..., Any], tuple[str, ...]] = {
+    functional.layer_norm: _LAYER,
+    torch.layer_norm: _LAYER,
+    torch.native_layer_norm: _LAYER,
+    functional.instance_norm: tuple(signature(functional.instance_norm).parameters),
+    torch.instance_norm: _INSTANCE,
+    functional.batch_norm: tuple(signature(functional.batch_norm).parameters),
+}
 
 
 class NormsByParts(TorchFunctionMode):
-    """A context for torch.func in which layer norms and instance norms are computed from means and variances.
+    """A context in which norms are computed from means and variances: torch differentiates the fused ones wrongly at times.
 
-    Of the fused ones it holds mean and deviation when what it gave is differentiated again: Jacobians and products are right,
-    their own derivatives are not.
+    With torch.func, layer norms and instance norms hold mean and deviation when what it gave is differentiated again: Jacobians
+    and products are right, their own derivatives are not. In a batch of one datum, gradients through batch norms and instance
+    norms are wrong where they come in another order of memory.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in (functional.layer_norm, functional.instance_norm):
+        if func not in _NORMS:
             return func(*args, **kwargs)
-        given = signature(func).bind(*args, **kwargs)
-        given.apply_defaults()
-        if not given.arguments.get("use_input_stats", True):
+        given = {"weight": None, "bias": None, "eps": 1e-5, **dict(zip(_NORMS[func], args, strict=False)), **kwargs}
+        inputs: Tensor = given["input"]
+        channels = (-1, *(1,) * (inputs.ndim - 2))
+        if "normalized_shape" in given:
+            axes, shape = tuple(range(-len(given["normalized_shape"]), 0)), tuple(given["normalized_shape"])
+            variance, mean = torch.var_mean(inputs, axes, correction=0, keepdim=True)
+        elif given.get("training", False) or (func is functional.batch_norm and given["running_mean"] is None):
             return func(*args, **kwargs)
-        inputs, weight, bias, eps = (given.arguments[name] for name in ("input", "weight", "bias", "eps"))
-        by_channel = func is functional.instance_norm
-        axes = range(2, inputs.ndim) if by_channel else range(-len(given.arguments["normalized_shape"]), 0)
-        variance, mean = torch.var_mean(inputs, tuple(axes), correction=0, keepdim=True)
-        outputs = (inputs - mean) * (variance + eps).rsqrt()
-        shape = (-1, *(1,) * (inputs.ndim - 2)) if by_channel else tuple(given.arguments["normalized_shape"])
-        outputs = outputs if weight is None else outputs * weight.view(shape)
-        return outputs if bias is None else outputs + bias.view(shape)
+        elif given.get("use_input_stats", func is functional.instance_norm):
+            shape = channels
+            variance, mean = torch.var_mean(inputs, tuple(range(2, inputs.ndim)), correction=0, keepdim=True)
+        else:
+            shape = channels
+            variance, mean = given["running_var"].view(shape), given["running_mean"].view(shape)
+        root = (variance + given["eps"]).rsqrt()
+        outputs = (inputs - mean) * root
+        outputs = outputs if given["weight"] is None else outputs * given["weight"].view(shape)
+        outputs = outputs if given["bias"] is None else outputs + given["bias"].view(shape)
+        return (outputs, mean, root) if func is torch.native_layer_norm else outputs
 
 
 def log_likelihood(

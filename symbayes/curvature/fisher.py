@@ -20,6 +20,10 @@ class Fisher(ABC):
         """What each part is multiplied by; differentiable in the noise."""
         return likelihood.scales()
 
+    def needs_graph(self, likelihood: Likelihood) -> bool:
+        """Whether columns depend on the noise in another way than by their scale."""
+        return False
+
 
 @dataclass(frozen=True)
 class ExactFisher(Fisher):
@@ -51,13 +55,16 @@ class MonteCarloFisher(Fisher):
 
 @dataclass(frozen=True)
 class EmpiricalFisher(Fisher):
-    """Scores of the targets observed. Cheap and biased: it shrinks as the fit improves. Not differentiated in the noise."""
+    """Scores of the targets observed. Cheap and biased: it shrinks as the fit improves."""
 
     def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns:
         return likelihood.score(outputs, targets)[None, None]
 
     def scales(self, likelihood: Likelihood) -> Float[Tensor, " k"]:
         return torch.ones(1)
+
+    def needs_graph(self, likelihood: Likelihood) -> bool:
+        return likelihood.learns_noise
 
     def __str__(self) -> str:
         return "empirical Fisher"

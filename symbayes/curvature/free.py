@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 
 from symbayes.curvature.evaluate import NormsByParts
-from symbayes.layers.structure import held
+from symbayes.layers.structure import call_with, held
 
 
 def free_gradients(
@@ -27,7 +27,7 @@ def free_gradients(
 
     def of_one(datum: Tensor, column: Float[Tensor, " c"]) -> dict[str, Tensor]:
         def outputs(free: dict[str, Tensor]) -> Tensor:
-            found: Tensor = functional_call(model, {**tensors, **free}, (datum[None],))[0]
+            found: Tensor = call_with(model, {**tensors, **free}, datum[None])[0]
             return found
 
         (gradients,) = vjp(outputs, chosen)[1](column)
@@ -54,7 +54,7 @@ def refuse_unused(model: nn.Module, names: Sequence[str], inputs: Tensor) -> Non
     tensors = held(model, differentiable=False)
     chosen = [tensors[name].requires_grad_() for name in names]
     with torch.enable_grad():
-        outputs: Tensor = functional_call(model, tensors, (inputs,))
+        outputs: Tensor = call_with(model, tensors, inputs)
         found = torch.autograd.grad(outputs.sum(), chosen, allow_unused=True) if outputs.requires_grad else [None] * len(names)
     for name, gradient in zip(names, found, strict=True):
         if gradient is None:

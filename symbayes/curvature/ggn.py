@@ -9,17 +9,20 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
-from torch.func import functional_call, jacrev, vmap
+from torch.func import jacrev, vmap
 
 from symbayes.curvature.blocks import Block, DenseBlock, Factor
+from symbayes.curvature.eigen import cholesky
 from symbayes.curvature.evaluate import NormsByParts, evaluating, log_likelihood
 from symbayes.curvature.reference import Reference, reference_of
 from symbayes.curvature.replay import Precisions, Replay, Sums
 from symbayes.curvature.rule import BlockCurvature, Curvature, Rule, log_det_of
 from symbayes.data.source import DataSource
-from symbayes.layers.structure import held, weight_tensors
+from symbayes.layers.structure import call_with, held, weight_tensors
 from symbayes.likelihoods import Likelihood
 
+#: What torch raises where it cannot differentiate datum by datum.
+_FAILURES = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 #: What is summed over data.
 _PARTS = ("all tensors", "H")
 
@@ -99,7 +102,7 @@ class FullCurvature(Curvature):
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         # γ_l = P_l − δ_l tr_l (H + Δ)⁻¹
         delta = _spread(self.H, self.sizes, precisions)
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(self.H.double() + torch.diag(delta)))
+        inverse = torch.cholesky_inverse(cholesky(self.H.double() + torch.diag(delta)))
         spent = (1 - delta * inverse.diagonal()).to(self.H).split(list(self.sizes.values()))
         return {name: part.sum() for name, part in zip(self.sizes, spent, strict=True)}
 
@@ -120,7 +123,7 @@ def _by_tensor(H: Float[Tensor, "p p"], sizes: dict[str, int]) -> dict[str, Bloc
 def _full_log_det(H: Float[Tensor, "p p"], sizes: dict[str, int], precisions: Precisions) -> Float[Tensor, ""]:
     root = _spread(H, sizes, precisions).rsqrt()
     identity = torch.eye(len(H), dtype=root.dtype, device=root.device)
-    factor = torch.linalg.cholesky(identity + root[:, None] * H.double() * root)
+    factor = cholesky(identity + root[:, None] * H.double() * root)
     return 2 * factor.diagonal().log().sum().to(H)
 
 
@@ -162,7 +165,7 @@ class Jacobians:
         chosen = {name: tensors.pop(name) for name in self.names}
 
         def of_one(weights: dict[str, Tensor], datum: Tensor) -> tuple[Tensor, Tensor]:
-            outputs: Tensor = functional_call(self.model, {**tensors, **weights}, (datum[None],))[0]
+            outputs: Tensor = call_with(self.model, {**tensors, **weights}, datum[None])[0]
             return outputs, outputs
 
         with evaluating(self.model), NormsByParts():
@@ -172,30 +175,34 @@ class Jacobians:
     @torch.no_grad()
     def _check(self, inputs: Tensor) -> None:
         reference = reference_of(self.model, inputs, self.at)
-        if reference is not None and len(reference.outputs) == reference.outputs.shape[1] > 1:
-            # Where data and outputs are equally many, rules for batches may mistake one for the other.
-            reference = reference_of(self.model, reference.inputs[1:], self.at)
         self._checked = True
         if reference is None:
             return
+        if len(inputs) > len(reference.inputs):
+            with evaluating(self.model):
+                reference.refuse_others(call_with(self.model, {**held(self.model, False), **(self.at or {})}, inputs))
+        if len(reference.outputs) == reference.outputs.shape[1] > 1:
+            # Where data and outputs are equally many, rules for batches may mistake one for the other.
+            reference = reference_of(self.model, reference.inputs[1:], self.at) or reference
         try:
             wrong = self._unlike(reference)
-        except RuntimeError:
-            wrong = "all"
+        except _FAILURES:
+            wrong = "unknown"
         if wrong is None:
             return
         self._rows = 1
         try:
             wrong = self._unlike(reference)
-        except RuntimeError as error:
+        except _FAILURES as error:
             raise RuntimeError(
-                f"torch could not differentiate the model datum by datum ({error}). Use Kfac() or Lanczos(), which take "
-                "batches."
+                f"torch could not differentiate the model datum by datum ({error}). Write what it stops at with operations "
+                "that torch can batch, or use Lanczos(), which takes whole batches."
             ) from error
         if wrong is not None:
             raise RuntimeError(
                 f"Parameter {wrong!r} has another gradient when torch differentiates the model datum by datum, so its "
-                "curvature would be wrong. Read it from its module in every forward pass, or freeze it (requires_grad=False)."
+                "curvature would be wrong. Read it from its module in every forward pass, without hooks on it, or freeze it "
+                "(requires_grad=False)."
             )
 
     def _unlike(self, reference: Reference) -> str | None:
@@ -203,7 +210,7 @@ class Jacobians:
         outputs, J = self._found(reference.inputs, differentiable=False)
         if not reference.gives(outputs):
             return self.names[0]
-        terms = torch.einsum("nc,ncp->np", reference.column, J)
+        terms = torch.einsum("nc,ncp->np", reference.column, J).double()
         sizes = [reference.gradients[name].numel() for name in self.names]
         found, spread = (total.split(sizes) for total in (terms.sum(0), terms.square().sum(0).sqrt()))
         return reference.unlike(dict(zip(self.names, found, strict=True)), dict(zip(self.names, spread, strict=True)))

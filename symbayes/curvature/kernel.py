@@ -12,14 +12,15 @@ from itertools import islice
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 
+from symbayes.curvature.eigen import cholesky
 from symbayes.curvature.evaluate import evaluating, log_likelihood
 from symbayes.curvature.ggn import Jacobians
 from symbayes.curvature.replay import Precisions
 from symbayes.curvature.rule import Curvature, Rule
-from symbayes.data.source import Batch, DataSource, chunks, random_subsets
-from symbayes.layers.structure import held, weight_tensors
+from symbayes.data.batches import Batch, chunks
+from symbayes.data.source import DataSource, random_subsets
+from symbayes.layers.structure import call_with, held, weight_tensors
 from symbayes.likelihoods import Likelihood
 
 
@@ -72,7 +73,7 @@ class Kernel(Rule):
     def _log_likelihood(self, model: nn.Module, likelihood: Likelihood, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         tensors = held(model, differentiable=True)
         with evaluating(model):
-            outputs = torch.cat([functional_call(model, tensors, (part,)) for part in chunks(inputs, self.batch_size)])
+            outputs = torch.cat([call_with(model, tensors, part) for part in chunks(inputs, self.batch_size)])
         return log_likelihood(likelihood, inputs, outputs, targets, None)
 
     def _gram(self, jacobians: Jacobians, sizes: dict[str, int], likelihood: Likelihood, inputs: Tensor) -> "Gram":
@@ -108,7 +109,7 @@ class Gram:
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
         """log|I + Σ_l K_l / δ_l|."""
-        return 2 * torch.linalg.cholesky(self.kernel(precisions)).diagonal().log().sum()
+        return 2 * cholesky(self.kernel(precisions)).diagonal().log().sum()
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class KernelCurvature(Curvature):
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         found: dict[str, Tensor] = {}
         for gram in self.grams:
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram.kernel(precisions)))
+            inverse = torch.cholesky_inverse(cholesky(gram.kernel(precisions)))
             for name, K in gram.by_tensor.items():
                 term = self.num_data / self.seen * (inverse * gram.scaled(K)).sum().to(K) / precisions[name]
                 found[name] = found[name] + term if name in found else term

@@ -103,12 +103,12 @@ def data_at_once(model: nn.Module, data: DataSource) -> int:
     """How many data make a batch that suits the device: few where they are to stay in a cache, or where graphs may be kept."""
     if not isinstance(data, TensorSource) or data.inputs.device.type == "cpu":
         return _DATA
-    datum = data.inputs[:1]
-    if depends_on_more(model, datum, hyperparameters=True):
+    few = data.inputs[:2]
+    if depends_on_more(model, few, hyperparameters=True):
         return _DATA
     with Capture(model) as capture:
-        capture.forward(datum)
-        numbers = sum(output.numel() for output in capture.outputs.values())
+        capture.forward(few)
+        numbers = sum(output.numel() for output in capture.outputs.values()) // len(few)
     return min(_DATA_GPU, max(1, OUTPUT_BUDGET // max(1, numbers)))
 
 

@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
-from torch.func import functional_call, jvp, vjp
+from torch.func import jvp, vjp
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from symbayes.curvature.evaluate import NormsByParts, evaluating, log_likelihood
-from symbayes.curvature.reference import check_functional, reference_of
+from symbayes.curvature.reference import Reference, check_functional, reference_of
 from symbayes.curvature.replay import Precisions, some_batches
 from symbayes.data.source import DataSource
-from symbayes.layers.structure import held, weight_tensors
+from symbayes.layers.structure import call_with, held, weight_tensors
 from symbayes.likelihoods import Likelihood
 
 Product = Callable[[Float[Tensor, " p"]], Float[Tensor, " p"]]
@@ -59,10 +61,13 @@ def products_of(model: nn.Module, data: DataSource, likelihood: Likelihood, batc
     total: Tensor = torch.zeros(())
     seen, push = 0, jvp
     for inputs, targets in data.batches(batch_size):
-        if not seen:
-            push = _pushing(model, list(sizes), inputs)
+        reference = None if seen else reference_of(model, inputs)
+        if reference is not None:
+            push = _pushing(model, list(sizes), reference)
         with evaluating(model):
-            outputs = functional_call(model, held(model, differentiable=True), (inputs,))
+            outputs = call_with(model, held(model, differentiable=True), inputs)
+        if reference is not None:
+            reference.refuse_others(outputs)
         total = total + log_likelihood(likelihood, inputs, outputs, targets, data.number(seen))
         seen += len(inputs)
 
@@ -84,16 +89,14 @@ def products_of(model: nn.Module, data: DataSource, likelihood: Likelihood, batc
 
 
 @torch.no_grad()
-def _pushing(model: nn.Module, names: Sequence[str], inputs: Tensor) -> Push:
+def _pushing(model: nn.Module, names: Sequence[str], reference: Reference) -> Push:
     """How J v is found: in forward mode, or by two backward passes where that is not what torch's gradients say.
 
     Forward mode has no rule for some operations, and does not know that the padding of an embedding has no gradient.
+
+    Raises:
+        RuntimeError: If neither is right.
     """
-    reference = reference_of(model, inputs)
-    padded = any(isinstance(module, nn.Embedding) and module.padding_idx is not None for module in model.modules())
-    usual = _twice_back if padded else jvp  # padding may be in other data only
-    if reference is None:
-        return usual
     check_functional(model, reference)
     tensors = held(model, differentiable=False)
     chosen = {name: tensors.pop(name) for name in names}
@@ -101,21 +104,42 @@ def _pushing(model: nn.Module, names: Sequence[str], inputs: Tensor) -> Push:
     tangents = {name: torch.randn(weight.shape, generator=generator).to(weight) for name, weight in chosen.items()}
 
     def outputs_at(weights: dict[str, Tensor]) -> Tensor:
-        found: Tensor = functional_call(model, {**tensors, **weights}, (reference.inputs,))
+        found: Tensor = call_with(model, {**tensors, **weights}, reference.inputs)
         return found
 
-    for push in (usual, _twice_back):
-        try:
-            with evaluating(model), NormsByParts():
-                Jv = push(outputs_at, (chosen,), (tangents,))[1]
-        except (RuntimeError, NotImplementedError):
-            continue
-        if reference.agrees_along(tangents, Jv):
-            return push
+    why = "they disagree with torch's gradients"
+    with evaluating(model):
+        with _Padding() as padding:
+            outputs_at(chosen)
+        for push in (_twice_back,) if padding.found else (jvp, _twice_back):  # padding may be in other data only
+            try:
+                with NormsByParts():
+                    Jv = push(outputs_at, (chosen,), (tangents,))[1]
+                    (pulled,) = vjp(outputs_at, chosen)[1](reference.column)
+            except (RuntimeError, NotImplementedError) as error:
+                why = str(error)
+                continue
+            if reference.agrees_along(tangents, Jv) and reference.unlike(pulled, pulled) is None:
+                return push
     raise RuntimeError(
         "torch could not differentiate the outputs of the model along its weights, neither in forward mode nor by two backward "
-        "passes, so there are no products with its curvature. Use Kfac(), or Ggn() where the model is small."
+        f"passes ({why}), so there are no products with its curvature. Write what it stops at with other operations, without "
+        "hooks on gradients; or use Kfac()."
     )
+
+
+class _Padding(TorchFunctionMode):
+    """A context that notes whether an embedding has a row for padding."""
+
+    found = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in (functional.embedding, torch.embedding):
+            padding = (kwargs or {}).get("padding_idx", args[2] if len(args) > 2 else None)
+            self.found = self.found or padding not in (None, -1)
+        return func(*args, **(kwargs or {}))
 
 
 def _twice_back(function: Callable[..., Tensor], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
@@ -147,7 +171,7 @@ def ggn_product(
         for inputs, _ in data.batches(batch_size):
 
             def outputs_at(tensors: dict[str, Tensor], inputs: Tensor = inputs) -> Tensor:
-                found: Tensor = functional_call(model, {**fixed, **tensors}, (inputs,))
+                found: Tensor = call_with(model, {**fixed, **tensors}, inputs)
                 return found
 
             outputs, Jv = push(outputs_at, (chosen,), (tangent,))[:2]
@@ -166,7 +190,7 @@ def ggn_form(
     chosen = {name: fixed.pop(name) for name in sizes}
 
     def outputs_at(tensors: dict[str, Tensor]) -> Tensor:
-        found: Tensor = functional_call(model, {**fixed, **tensors}, (inputs,))
+        found: Tensor = call_with(model, {**fixed, **tensors}, inputs)
         return found
 
     def along(vector: Float[Tensor, " p"]) -> tuple[Tensor, Tensor]:

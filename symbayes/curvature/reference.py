@@ -7,22 +7,21 @@ by torch agree only where all J_n do; one pass compares all tensors.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 
 from symbayes.curvature.evaluate import evaluating, naming_types
-from symbayes.layers.structure import held, weights
+from symbayes.layers.structure import call_with, held, weights
 
 #: How many data are looked at.
 COUNT = 8
-#: How far numbers may be apart by rounding, relative to their size: models in double precision may compute in single inside,
-#: and a GPU has products in TF32. What is computed otherwise is off by about its size.
-_DOUBLE, _SINGLE, _TF32 = 1e-5, 1e-3, 0.02
+#: How far apart numbers may be, relative to their size, and what of that is rounding: models in double precision may compute in
+#: single inside, and a GPU has products in TF32. What is computed otherwise is off by about its size.
+_DOUBLE, _SINGLE, _TF32 = (1e-5, 1e-7), (1e-3, 1e-6), (0.02, 1e-3)
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,22 @@ class Reference:
 
     inputs: Tensor
     outputs: Float[Tensor, "n c"]
-    #: u.
+    #: u; zero where an output is −∞, such as that of a class which is ruled out.
     column: Float[Tensor, "n c"]
     gradients: Mapping[str, Tensor]
 
     def gives(self, outputs: Tensor) -> bool:
         """Whether these are the outputs."""
-        return outputs.shape == self.outputs.shape and _close(outputs, self.outputs, self.outputs)
+        return _same_outputs(outputs, self.outputs)
+
+    def refuse_others(self, outputs: Tensor) -> None:
+        """Refuse outputs of a larger batch, which begins with these data, if theirs are others there."""
+        if not self.gives(outputs[: len(self.outputs)].detach()):
+            raise _coupled()
+
+    def total(self, outputs: Tensor) -> Float[Tensor, ""]:
+        """Σ u f."""
+        return (torch.where(self.outputs.isfinite(), outputs, 0.0) * self.column).sum()
 
     def unlike(self, found: Mapping[str, Tensor], sizes: Mapping[str, Tensor]) -> str | None:
         """The name of a tensor whose gradient is another than torch's; None where all agree.
@@ -46,19 +54,23 @@ class Reference:
             found: Gradients by tensor, of any shape that is as long.
             sizes: The root of the sum of squares of what was added up to each number: rounding is relative to that.
         """
-        # A gradient that cancels to nothing, as of the bias of keys in attention, is noise beside others.
-        largest = max((g.square().mean().sqrt() for g in self.gradients.values() if g.numel()), default=torch.zeros(()))
+        known = [gradient.double() for gradient in self.gradients.values() if gradient.numel()]
+        largest = max((gradient.square().mean().sqrt() for gradient in known), default=torch.zeros(()))
         for name, gradient in found.items():
             wanted = self.gradients[name].flatten()
-            size = torch.cat([wanted, sizes[name].flatten(), largest.expand(len(wanted)) / 100])
-            if not _close(gradient.flatten(), wanted, size):
+            near, rounding = _tolerances(wanted)
+            size = torch.cat([wanted.double(), sizes[name].flatten().double()]).norm()
+            # A gradient that cancels to nothing, as of the bias of keys in attention, is noise beside others.
+            bound = near * size + rounding * len(wanted) ** 0.5 * largest
+            if not _close(gradient.flatten(), wanted, float(bound)):
                 return name
         return None
 
     def agrees_along(self, tangents: Mapping[str, Tensor], derivative: Float[Tensor, "n c"]) -> bool:
         """Whether this is J v for a direction v in all weights, as far as u · J v tells."""
-        terms = torch.cat([(self.gradients[name] * tangent).flatten() for name, tangent in tangents.items()])
-        return _close((self.column * derivative).sum(), terms.sum(), terms)
+        terms = torch.cat([(self.gradients[name] * tangent).flatten().double() for name, tangent in tangents.items()])
+        near, _ = _tolerances(derivative)
+        return _close(self.total(derivative).double(), terms.sum(), near * float(terms.norm()))
 
 
 def reference_of(model: nn.Module, inputs: Tensor, at: Mapping[str, Tensor] | None = None) -> Reference | None:
@@ -75,6 +87,8 @@ def reference_of(model: nn.Module, inputs: Tensor, at: Mapping[str, Tensor] | No
         TypeError: If the inputs are of a type that the model does not take.
         ValueError: If outputs are not [n, c].
     """
+    if torch.is_inference_mode_enabled() or any(parameter.is_inference() for parameter in model.parameters()):
+        raise RuntimeError("Curvature needs gradients, which torch.inference_mode() rules out. Use torch.no_grad() instead.")
     inputs = inputs[:COUNT].detach()
     if not inputs.isfinite().all():
         return None
@@ -84,19 +98,20 @@ def reference_of(model: nn.Module, inputs: Tensor, at: Mapping[str, Tensor] | No
     with evaluating(model), torch.enable_grad():
 
         def call(data: Tensor) -> Any:
-            return model(data) if at is None else functional_call(model, {**held(model, False), **named}, (data,))
+            return model(data) if at is None else call_with(model, {**held(model, False), **named}, data)
 
-        outputs = _outputs(call, inputs)
+        outputs = _outputs(call, inputs, next(model.parameters()).dtype)
         with torch.no_grad():
             _refuse_random(call, inputs, outputs)
             _refuse_coupled(call, inputs, outputs)
-        column = torch.randn(outputs.shape, generator=Generator().manual_seed(0), dtype=torch.float64).to(outputs)
-        if not outputs.isfinite().all():
+        if outputs.isnan().any() or outputs.isposinf().any():
             return None
+        column = torch.randn(outputs.shape, generator=Generator().manual_seed(0), dtype=torch.float64).to(outputs)
+        column = torch.where(outputs.isfinite(), column, 0.0)
+        found = Reference(inputs, outputs.detach(), column, {})
         # Not from a batch of one: there torch's gradient through a batch norm or an instance norm may be wrong.
         shown = outputs if len(inputs) > 1 else call(_copies(inputs, 2))[:1]
-        gradients = _gradients((shown * column).sum(), named)
-    return Reference(inputs, outputs.detach(), column, gradients)
+        return replace(found, gradients=_gradients(found.total(shown), named))
 
 
 def check_functional(model: nn.Module, reference: Reference) -> None:
@@ -107,19 +122,18 @@ def check_functional(model: nn.Module, reference: Reference) -> None:
     """
     named = {name: weight.detach().requires_grad_() for name, weight in weights(model).items()}
     with evaluating(model), torch.enable_grad():
-        outputs: Tensor = functional_call(model, {**held(model, False), **named}, (reference.inputs,))
-        found = _gradients((outputs * reference.column).sum(), named)
+        found = _gradients(reference.total(call_with(model, {**held(model, False), **named}, reference.inputs)), named)
     name = reference.unlike(found, found)
     if name is not None:
         raise RuntimeError(
-            f"Parameter {name!r} must be read from its module in every forward pass; the model keeps it elsewhere, too. Use "
-            "self.layer.weight each time, or freeze it (requires_grad=False)."
+            f"Parameter {name!r} must be read from its module in every forward pass, and have no hook of its own; the model "
+            "keeps it elsewhere, too. Use self.layer.weight each time, or freeze it (requires_grad=False)."
         )
 
 
-def _outputs(call: Callable[[Tensor], Any], inputs: Tensor) -> Tensor:
+def _outputs(call: Callable[[Tensor], Any], inputs: Tensor, precision: torch.dtype) -> Tensor:
     given = inputs.clone()
-    with naming_types(inputs):
+    with naming_types(inputs, precision):
         outputs = call(given)
     if not torch.equal(given, inputs):
         raise RuntimeError(
@@ -144,7 +158,7 @@ def check_outputs(outputs: Any, count: int) -> None:
 
 
 def _refuse_random(call: Callable[[Tensor], Tensor], inputs: Tensor, outputs: Tensor) -> None:
-    if not _close(call(inputs.clone()), outputs, outputs):
+    if not _same_outputs(call(inputs.clone()), outputs):
         raise RuntimeError(
             "In evaluation mode the model must give the same outputs every time; it does not. Draw random numbers only while "
             "it trains, such as F.dropout(x, p, self.training)."
@@ -152,19 +166,26 @@ def _refuse_random(call: Callable[[Tensor], Tensor], inputs: Tensor, outputs: Te
 
 
 def _refuse_coupled(call: Callable[[Tensor], Tensor], inputs: Tensor, outputs: Tensor) -> None:
-    same, words = True, ""
+    alone = []
     try:
         for index in {0, len(inputs) - 1}:  # among copies of itself, since models may drop the axis of a single datum
-            found = call(_copies(inputs[index : index + 1], 3))
-            same &= found.shape[1:] == outputs.shape[1:] and _close(found[1], outputs[index], outputs)
+            alone.append((index, call(_copies(inputs[index : index + 1], 3))))
     except (RuntimeError, ValueError, IndexError) as error:
-        same, words = False, f" ({error})"
-    if not same:
-        raise RuntimeError(
-            "In evaluation mode the outputs of a datum must not depend on the other data of its batch; they do"
-            f"{words}. Keep the batch first in every layer ([n, positions, features]), and use norms with running statistics "
-            "(BatchNorm) or over each datum (LayerNorm, GroupNorm)."
-        )
+        raise _coupled(f" ({error})") from error
+    for index, found in alone:
+        beside = outputs.clone()
+        if found.shape[1:] == outputs.shape[1:]:
+            beside[index] = found[1]
+        if found.shape[1:] != outputs.shape[1:] or not _same_outputs(beside, outputs):
+            raise _coupled()
+
+
+def _coupled(words: str = "") -> RuntimeError:
+    return RuntimeError(
+        f"In evaluation mode the outputs of a datum must not depend on the other data of its batch; they do{words}. Keep the "
+        "batch first in every layer ([n, positions, features]), and use norms with running statistics (BatchNorm) or over each "
+        "datum (LayerNorm, GroupNorm)."
+    )
 
 
 def _copies(datum: Tensor, count: int) -> Tensor:
@@ -180,14 +201,26 @@ def _gradients(total: Tensor, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
         raise RuntimeError(
             f"torch could not differentiate the outputs of the model in its weights, as training and curvature must: {error}"
         ) from error
-    return {name: gradient.detach() for name, gradient in zip(named, found, strict=True)}
+    return {name: gradient.detach().to_dense() for name, gradient in zip(named, found, strict=True)}
 
 
-def _close(found: Tensor, wanted: Tensor, size: Tensor) -> bool:
-    """Whether numbers are the same up to rounding; where some are not finite, others say so."""
+def _tolerances(like: Tensor) -> tuple[float, float]:
+    return _DOUBLE if like.dtype == torch.float64 else _TF32 if like.is_cuda else _SINGLE
+
+
+def _same_outputs(found: Tensor, wanted: Float[Tensor, "n c"]) -> bool:
+    """Whether outputs are the same up to rounding; relative to how they differ between data, not to what all have."""
     if found.shape != wanted.shape:
         return False
-    if not (found.isfinite().all() and wanted.isfinite().all()):
-        return bool(torch.equal(found.isfinite(), wanted.isfinite()))
-    tolerance = _DOUBLE if wanted.dtype == torch.float64 else _TF32 if wanted.is_cuda else _SINGLE
-    return float((found - wanted).norm()) <= tolerance * float(size.norm())
+    values = torch.where(wanted.isfinite(), wanted, 0.0).double()
+    near, rounding = _tolerances(wanted)
+    centred = values - values.mean(0) if len(values) > 1 else values
+    return _close(found, wanted, near * float(centred.norm()) + rounding * float(values.norm()))
+
+
+def _close(found: Tensor, wanted: Tensor, bound: float) -> bool:
+    """Whether numbers are no further apart than so much in all, where they are finite; and finite in the same places."""
+    finite = wanted.isfinite()
+    if not torch.equal(found.isfinite(), finite):
+        return False
+    return float(torch.where(finite, found.double() - wanted.double(), 0.0).norm()) <= bound

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from symbayes.data.source import Batch, DataSource, LoaderSource, TensorSource
+from symbayes.data.batches import Batch
+from symbayes.data.source import DataSource, LoaderSource, TensorSource
 
 #: Sums over data, by what they are sums of.
 Sums = Mapping[tuple[str, str], Tensor]

@@ -16,7 +16,7 @@ from symbayes.curvature.capture import Capture
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import BlockCurvature
 from symbayes.curvature.sweep import Accumulator, collect, collected, make_blocks
-from symbayes.data.source import Batch
+from symbayes.data.batches import Batch
 from symbayes.layers.structure import weights
 from symbayes.likelihoods import Likelihood
 

@@ -1,15 +1,21 @@
-"""Where the weights of a model are: its maps, and the tensors that belong to none."""
+"""Where the weights of a model are: its maps, the tensors that belong to none, and gradients of weights from rows."""
 
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from symbayes.curvature.adapters import ATTENTION_MAPS, FoldedRows, LinearRows, row_form, shows_attention
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.path import RowForm, Shaped
 from symbayes.layers.structure import weight_tensors, weights
+
+Rows = Float[Tensor, "n s block d"]
+#: Rows of the gradients of v columns.
+GradientRows = Float[Tensor, "v n s block d_out"]
 
 
 @dataclass(frozen=True)
@@ -81,3 +87,19 @@ def refuse_shared(model: nn.Module) -> None:
                 f"Parameter {name!r} is the same tensor as {first[id(parameter)]!r}. The curvature of weights that are shared "
                 "between modules is not known to the row form; give each module its own, or freeze it (requires_grad=False)."
             )
+
+
+def gradient_rows(site: Site, gradients: Float[Tensor, "v m *rest"]) -> GradientRows:
+    """The rows of gradients for several columns."""
+    rows = site.form.output_rows(gradients.flatten(0, 1))
+    return rows.unflatten(0, (len(gradients), -1))
+
+
+def weight_gradients(inputs: Rows, gradients: GradientRows) -> Float[Tensor, "v n block d_out d_in"]:
+    """The gradient of the weight for every column and datum on its own."""
+    return torch.einsum("vnsbo,nsbi->vnboi", gradients, inputs)
+
+
+def bias_gradients(site: Site, gradients: GradientRows) -> Float[Tensor, "v n p"]:
+    """The gradient of the bias for every column and datum on its own."""
+    return site.form.bias_from_rows(gradients.sum(2))

@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
 from symbayes.data.augment import Variation
+from symbayes.data.batches import Batch, chunks, paired, regrouped
 from symbayes.data.loaders import check_loader
 from symbayes.errors import NotFiniteError
 
 #: What users may pass wherever data are asked for.
 Data = tuple[Tensor, Tensor] | tuple[np.ndarray, np.ndarray] | Dataset[Any] | DataLoader[Any]
-Batch = tuple[Tensor, Tensor]
 
 
 class DataSource(ABC):
@@ -34,7 +34,7 @@ class DataSource(ABC):
         Raises:
             ValueError: If fewer or more data came than there are.
         """
-        return self._counted(_paired(self._batches(max(2, batch_size), generator)))
+        return self._counted(paired(self._batches(max(2, batch_size), generator)))
 
     @abstractmethod
     def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
@@ -43,7 +43,7 @@ class DataSource(ABC):
     def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
         """One pass over the data, shuffled, and varied where there is an augmentation; one by one only if asked for."""
         batches = self._batches(batch_size, generator)
-        return self._counted(batches if batch_size == 1 else _paired(batches))
+        return self._counted(batches if batch_size == 1 else paired(batches))
 
     def number(self, index: int) -> int | None:
         """The number of a datum that came at this place in a pass; None where that is not known."""
@@ -145,7 +145,7 @@ class LoaderSource(DataSource):
         self.in_order = type(loader.sampler) is SequentialSampler and type(loader.batch_sampler) is BatchSampler
         lengths = check_loader(loader, self.size)
         #: Batches in a pass.
-        self.count = sum(1 for _ in _paired((torch.empty(length),) * 2 for length in lengths))
+        self.count = sum(1 for _ in paired((torch.empty(length),) * 2 for length in lengths))
 
     def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
         return super().training_batches(self.loader.batch_size or batch_size, generator)
@@ -163,35 +163,6 @@ class LoaderSource(DataSource):
             sampler.generator = None
 
 
-def chunks(whole: Tensor, size: int) -> list[Tensor]:
-    """Pieces of this size; the last may be smaller, or larger by one, so that it is no single datum."""
-    pieces = list(whole.split(size))
-    if len(pieces) > 1 and len(pieces[-1]) == 1:
-        pieces[-2:] = [torch.cat(pieces[-2:])]
-    return pieces
-
-
-def _paired(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Batches in which no datum is alone: it comes with those after it, and the last with those before it."""
-    ready: Batch | None = None
-    alone: Batch | None = None
-    for batch in batches:
-        whole = batch if alone is None else _joined(alone, batch)
-        alone = whole if len(whole[0]) == 1 else None
-        if alone is None:
-            if ready is not None:
-                yield ready
-            ready = whole
-    if alone is not None:
-        ready = alone if ready is None else _joined(ready, alone)
-    if ready is not None:
-        yield ready
-
-
-def _joined(first: Batch, second: Batch) -> Batch:
-    return torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]])
-
-
 def as_source(data: Data | DataSource, device: torch.device, augment: Variation | None = None) -> DataSource:
     """Any accepted kind of data as a source of batches.
 
@@ -206,10 +177,16 @@ def as_source(data: Data | DataSource, device: torch.device, augment: Variation 
         source = LoaderSource(data, device)
     elif type(data) is TensorDataset and len(data.tensors) == 2:  # a subclass may transform what it gives
         source = TensorSource(data.tensors[0], data.tensors[1], device, augment)
+    elif isinstance(data, IterableDataset):
+        raise TypeError(
+            "A data set must give its data by number, since they are read again and again in other orders; an IterableDataset "
+            "does not. Use a Dataset with __getitem__ and __len__, or tensors."
+        )
     elif isinstance(data, Dataset):
         source = DatasetSource(data, device)
     elif isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in data):
-        source = TensorSource(torch.as_tensor(data[0]), torch.as_tensor(data[1]), device, augment)
+        inputs, targets = (torch.as_tensor(np.ascontiguousarray(d) if isinstance(d, np.ndarray) else d) for d in data)
+        source = TensorSource(inputs, targets, device, augment)
     else:
         raise TypeError(
             "Data must be a pair of tensors or arrays (inputs, targets), a Dataset of such pairs, or a DataLoader; "
@@ -247,19 +224,6 @@ def random_subsets(data: DataSource, size: int, count: int | None, generator: Ge
     return regrouped(data.batches(size, generator=shuffle), size)
 
 
-def regrouped(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
-    """Batches of just this size, whatever the size of those that come (a DataLoader has its own); the last may be smaller."""
-    inputs: list[Tensor] = []
-    targets: list[Tensor] = []
-    for x, y in batches:
-        inputs, targets = [torch.cat([*inputs, x])], [torch.cat([*targets, y])]
-        while len(inputs[0]) >= size:
-            yield inputs[0][:size], targets[0][:size]
-            inputs, targets = [inputs[0][size:]], [targets[0][size:]]
-    if inputs and len(inputs[0]):
-        yield inputs[0], targets[0]
-
-
 def check_finite(inputs: Tensor, start: int | None = 0) -> None:
     """Refuse inputs with NaN or infinite entries.
 
@@ -287,7 +251,8 @@ def first_datum(bad: Bool[Tensor, " n"], start: int | None) -> str:
 
 def _pair(batch: Any, device: torch.device) -> Batch:
     if not (isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)):
-        raise TypeError(f"A batch must be a pair of tensors (inputs, targets), got {type(batch).__name__}.")
+        many = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+        raise TypeError(f"A batch must be a pair of tensors (inputs, targets), got a {type(batch).__name__}{many}.")
     return batch[0].to(device), batch[1].to(device)
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.evaluate import log_likelihood
-from symbayes.data.source import Batch
+from symbayes.data.batches import Batch
 from symbayes.evidence.objective import Objective
 from symbayes.evidence.terms import Evidence
 from symbayes.likelihoods import Likelihood
@@ -21,7 +21,6 @@ from symbayes.posterior.families import Family, MatrixNormal, Variational
 from symbayes.posterior.functional import outputs_under, sampled_outputs
 from symbayes.posterior.permutations import HiddenUnits, mutual_information
 from symbayes.posterior.posterior import Posterior, Weights
-from symbayes.posterior.units import hidden_units
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
 
 DRAWS = ("random", "antithetic", "cubature")
@@ -157,7 +156,7 @@ class Elbo(Objective):
         return Evidence(
             fit,
             expected_log_prior(prior, moments, precisions, variational.deterministic),
-            posterior.entropy() + self._information(model, posterior, drawn, generator),
+            posterior.entropy() + self._information(variational, posterior, inputs, drawn, generator),
             effective(prior, variances, precisions),
             variational.places,
             size,
@@ -171,12 +170,12 @@ class Elbo(Objective):
         )
 
     def _information(
-        self, model: nn.Module, posterior: Posterior, samples: int, generator: Generator | None
+        self, variational: Variational, posterior: Posterior, inputs: Tensor, samples: int, generator: Generator | None
     ) -> Float[Tensor, ""]:
         """What the volume gains when hidden units need no order."""
         if not self.permutations:
             return torch.zeros(())
-        units = self.units if self.units is not None else hidden_units(model)
+        units = variational.units(self.units, inputs)
         drawn = posterior.sample(samples, generator=generator)
         return mutual_information(posterior, drawn, units, self.permutations, generator=generator)
 

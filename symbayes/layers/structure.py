@@ -1,10 +1,12 @@
 """Which weight tensors a model has, and to which layer and path each belongs; and what it has beside weights."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from symbayes.groups.group import Group
 from symbayes.groups.space import SpaceGroup
@@ -31,6 +33,21 @@ def hyperparameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def weights(model: nn.Module) -> dict[str, nn.Parameter]:
     """Every trainable weight by name: what has a prior and curvature, and is integrated over."""
     return {n: p for n, p in model.named_parameters() if p.requires_grad and not isinstance(p, Hyperparameter)}
+
+
+def call_with(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> Any:
+    """What a model gives with other tensors in place of its own, named as `named_parameters` does.
+
+    A tensor that several modules hold is replaced in all of them. Torch would find them by all their names, and leave a module
+    that has two names without its parameters.
+    """
+    holders: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        for own, parameter in module._parameters.items():
+            if parameter is not None:
+                holders.setdefault(id(parameter), []).append(f"{name}.{own}" if name else own)
+    shared = {other: tensors[first] for first, *others in holders.values() if first in tensors for other in others}
+    return functional_call(model, {**tensors, **shared}, (inputs,), tie_weights=False)
 
 
 def held(model: nn.Module, differentiable: bool) -> dict[str, Tensor]:
@@ -69,8 +86,15 @@ def weight_tensors(model: nn.Module) -> dict[str, WeightTensor]:
     relaxed = [name for name, module in modules.items() if isinstance(module, RelaxedLayer)]
     # Where a map is made of others (FactoredPath, OrbitPath), tensors belong to the whole.
     maps = [name for name, module in modules.items() if isinstance(module, LinearMap)]
+    if wrapped := next((m for m in modules.values() if isinstance(m, nn.DataParallel | torch.jit.ScriptModule)), None):
+        raise TypeError(
+            f"The model must be made of plain modules, whose weights can be replaced; it has a {type(wrapped).__name__}. Pass "
+            "what was wrapped or scripted, such as model.module."
+        )
     found = {}
     for name, parameter in weights(model).items():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ValueError(f"Parameter {name!r} has no shape yet. Call the model on a batch first, as lazy layers need.")
         if parameter.dtype not in (torch.float32, torch.float64):
             raise ValueError(
                 f"Weights must be in single or double precision, since curvature and evidence are; {name!r} is "

@@ -32,7 +32,9 @@ from symbayes.posterior.parameters import (
     OuterParameters,
     SpreadParameters,
 )
+from symbayes.posterior.permutations import HiddenUnits
 from symbayes.posterior.posterior import Members, Posterior
+from symbayes.posterior.units import check_units, hidden_units
 
 BIASES = ("column", "separate", "deterministic")
 
@@ -65,6 +67,7 @@ class Variational(nn.Module):
         self.deterministic = frozenset(self.places.keys() - known)
         self._local: dict[int, Site] | None = None
         self._checked = False
+        self._units: tuple[tuple[HiddenUnits, ...] | None, tuple[HiddenUnits, ...]] | None = None
 
     def check(self, model: nn.Module, inputs: Tensor) -> None:
         """Refuse any other model, and with the first inputs there are what has no posterior (`reference_of`)."""
@@ -80,6 +83,14 @@ class Variational(nn.Module):
         """The posterior as it is now, differentiable in the weights of the model and in the spread."""
         parts = tuple((members, spread()) for (members, _), spread in zip(self.members, self.spreads, strict=True))
         return Posterior(dict(weights(self._model[0])), parts, self.family.name)
+
+    def units(self, given: tuple[HiddenUnits, ...] | None, inputs: Tensor) -> tuple[HiddenUnits, ...]:
+        """Hidden units that may change places: those given, or found in the model; checked with the first inputs there are."""
+        if self._units is None or self._units[0] != given:
+            found = given if given is not None else hidden_units(self._model[0])
+            check_units(self._model[0], found, inputs[:4])
+            self._units = given, found
+        return self._units[1]
 
     def local(self, inputs: Tensor) -> dict[int, Site]:
         """The parts whose noise can be drawn behind their map (`local_maps`), found out with the first inputs there are."""

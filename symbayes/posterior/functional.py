@@ -8,14 +8,15 @@ or the copies of an orbit average, what they give is correlated, and weights are
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from symbayes.curvature.adapters import torch_layer
 from symbayes.curvature.capture import first_of
@@ -26,10 +27,13 @@ from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import BlockPath
 from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.sparse import SparseConvPath
+from symbayes.layers.structure import call_with
 from symbayes.posterior.posterior import Members, Posterior, Weights
 from symbayes.posterior.spread import FullSpread, MatrixSpread, Spread
 
 Outputs = Float[Tensor, "m n c"]
+#: Data by which it is seen which maps meet a datum once.
+_LOOKED_AT = 8
 
 
 def outputs_under(model: nn.Module, weights: Weights, inputs: Tensor, *, together: bool | None = None) -> Outputs:
@@ -43,7 +47,7 @@ def outputs_under(model: nn.Module, weights: Weights, inputs: Tensor, *, togethe
             faster.
     """
     chosen = _faster_together(model, inputs) if together is None else together
-    return _passes(lambda of_weights: functional_call(model, of_weights, (inputs,)), dict(weights), model, chosen)
+    return _passes(lambda of_weights: call_with(model, of_weights, inputs), dict(weights), model, chosen)
 
 
 def sampled_outputs(
@@ -88,26 +92,39 @@ def local_maps(model: nn.Module, inputs: Tensor, parts: Sequence[Members]) -> di
     """The parts of a posterior whose weights meet each datum once: index of the part, and the map.
 
     Args:
-        model: To be looked at with copies of one datum.
-        inputs: Of which the first is used.
+        model: To be looked at as it evaluates, and in the mode it is in.
+        inputs: A batch.
         parts: What each part is over.
     """
+    module_hooks = torch.nn.modules.module
+    if module_hooks._global_forward_hooks:  # they come before noise, which belongs to what a weight gives
+        return {}
     modules = dict(model.named_modules())
     sites = [s for s in find_sites(model).maps.values() if s.weight and s.fold == 1 and _known(modules.get(s.module))]
     holders = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
     own = {name for name, parameter in model.named_parameters() if holders[id(parameter)] == 1}
     indices = {next(iter(members.shapes)): index for index, members in enumerate(parts) if members.shapes.keys() <= own}
     found = {indices[site.weight]: site for site in sites if site.weight in indices}
-    for count in (2, 3):  # as many positions as data may look like data, but not twice
-        once = _met_once(model, inputs[:1].repeat(count, *(1,) * (inputs.ndim - 1)), found, parts)
-        found = {index: site for index, site in found.items() if index in once}
+    looks: list[tuple[nn.Module, AbstractContextManager[None]]] = [(model, evaluating(model))]
+    if model.training:
+        try:
+            looks.append((deepcopy(model), nullcontext()))  # a pass of training may change what a model keeps
+        except RuntimeError:  # torch does not copy tensors that were computed
+            return {}
+    few = inputs[:_LOOKED_AT] if len(inputs) > 2 else inputs[:1].repeat(3, *(1,) * (inputs.ndim - 1))
+    with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
+        for looked_at, mode in looks:
+            with mode:
+                for data in (few, few[:-1]):  # as many positions as data may look like data, but not twice
+                    once = _met_once(looked_at, data, found, parts)
+                    found = {index: site for index, site in found.items() if index in once}
     return found
 
 
 def _met_once(model: nn.Module, inputs: Tensor, sites: Mapping[int, Site], parts: Sequence[Members]) -> set[int]:
     """Those parts whose map sees one row for each of these inputs, and whose tensors are not used anywhere else."""
     seen: dict[int, list[Tensor]] = {index: [] for index in sites}
-    with ExitStack() as undo, torch.enable_grad(), evaluating(model):
+    with ExitStack() as undo, torch.enable_grad():
         for index, site in sites.items():
             module = model.get_submodule(site.module)
             hook = module.register_forward_hook(partial(_cut_off, seen[index]), prepend=True, with_kwargs=True)
@@ -137,7 +154,7 @@ def _with_noise(
 
     def one(of_weights: dict[str, Tensor], of_noise: dict[str, Tensor]) -> Tensor:
         current.update(of_noise)
-        outputs: Tensor = functional_call(model, of_weights, (inputs,))
+        outputs: Tensor = call_with(model, of_weights, inputs)
         return outputs
 
     def add_noise(name: str, _: nn.Module, seen: tuple[Tensor, ...], by_name: dict[str, Tensor], outputs: Tensor) -> Tensor:

@@ -10,14 +10,14 @@ from copy import deepcopy
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 from torch.quasirandom import SobolEngine
 
 from symbayes.curvature.evaluate import evaluating, naming_types
 from symbayes.curvature.ggn import Jacobians
+from symbayes.data.batches import chunks
 from symbayes.data.source import check_finite
 from symbayes.errors import NotFiniteError
-from symbayes.layers.structure import held
+from symbayes.layers.structure import call_with, held
 from symbayes.likelihoods import Gaussian, Likelihood
 from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.posterior import Posterior, Weights
@@ -70,8 +70,8 @@ def predict(
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     likelihood = deepcopy(likelihood).requires_grad_(False)
     with evaluating(model):
-        with naming_types(inputs):
-            c = _plugged_in(model, posterior.mean, inputs[:1], 1).shape[1]
+        with naming_types(inputs, next(model.parameters()).dtype):
+            c = _plugged_in(model, posterior.mean, inputs[:2], 2).shape[1]
         if way == "plug-in" or not posterior.parts:
             return of_draws(_plugged_in(model, posterior.mean, inputs, batch_size)[None], likelihood, "plug-in")
         if way == "sampled":
@@ -100,7 +100,9 @@ def _check(model: nn.Module, posterior: Posterior, inputs: Tensor) -> None:
 
 def _plugged_in(model: nn.Module, mean: Weights, inputs: Tensor, batch_size: int) -> Float[Tensor, "n c"]:
     tensors = {**held(model, differentiable=False), **mean}
-    outputs = torch.cat([functional_call(model, tensors, (part,)) for part in inputs.split(batch_size)])
+    # A single datum beside a copy: models may drop the axis of one.
+    several = inputs if len(inputs) > 1 else inputs.repeat(2, *(1,) * (inputs.ndim - 1))
+    outputs = torch.cat([call_with(model, tensors, part) for part in chunks(several, max(2, batch_size))])[: len(inputs)]
     if outputs.ndim != 2 or len(outputs) != len(inputs):
         raise ValueError(
             f"The model must give outputs [n, c], a row for each of the {len(inputs)} inputs; got shape {tuple(outputs.shape)}."

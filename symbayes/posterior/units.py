@@ -12,7 +12,7 @@ from symbayes.curvature.evaluate import evaluating
 from symbayes.invariance.filter_bank import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.scalar import Scale, Shift
-from symbayes.layers.structure import weights
+from symbayes.layers.structure import call_with, weights
 from symbayes.models.lila import ResidualBlock
 from symbayes.posterior.permutations import HiddenUnits
 
@@ -114,7 +114,7 @@ def check_units(model: nn.Module, units: Sequence[HiddenUnits], inputs: Tensor) 
     with evaluating(model):
         for _ in range(_TRIALS):
             values = {name: value + _noise(value, generator) for name, value in tensors.items()}
-            outputs: Tensor = torch.func.functional_call(model, values, (inputs,))
+            outputs: Tensor = call_with(model, values, inputs)
             for each in units:
                 _check_outputs(model, each, inputs, values, outputs)
 
@@ -127,7 +127,7 @@ def _noise(value: Tensor, generator: torch.Generator) -> Tensor:
 def _check_outputs(model: nn.Module, units: HiddenUnits, inputs: Tensor, values: dict[str, Tensor], outputs: Tensor) -> None:
     numbers = torch.arange(units.count)
     for order in (numbers.roll(1), torch.cat([numbers[:2].flip(0), numbers[2:]])):
-        moved: Tensor = torch.func.functional_call(model, units.permute(values, order), (inputs,))
+        moved: Tensor = call_with(model, units.permute(values, order), inputs)
         change, size = (moved - outputs).abs().max(), outputs.abs().max()
         if not change <= torch.finfo(outputs.dtype).eps ** 0.5 * size:
             raise ValueError(

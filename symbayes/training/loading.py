@@ -17,7 +17,7 @@ from symbayes.posterior.calibration import Calibration
 from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.saving import load_posterior
 from symbayes.training.record import EvidenceRecord, Record
-from symbayes.training.result import EXAMPLES, FORMAT, LIKELIHOODS, POSTERIOR, PRIORS, Result
+from symbayes.training.result import EXAMPLES, FORMAT, LIKELIHOODS, OUTPUTS, POSTERIOR, PRIORS, Result, example_outputs
 from symbayes.training.symmetries import PathRow
 
 
@@ -107,6 +107,7 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
     if model is None:
         model = _rebuilt(summary, tensors, folder)
     _load("model", model, tensors, folder)
+    _check_outputs(model, tensors, folder)
     try:
         make = partial(LIKELIHOODS[summary["likelihood"]["kind"]], **summary["likelihood"]["settings"])
         likelihood = _built(make, "likelihood", tensors).requires_grad_(summary["likelihood"].get("learns_noise", True))
@@ -166,6 +167,23 @@ def _load(part: str, module: nn.Module, tensors: Mapping[str, Tensor], folder: P
         module.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(f"The {part} does not fit what is saved in {folder}: {error}") from error
+
+
+def _check_outputs(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Refuse a model that has the weights and computes something else: buffers that are not saved, other settings."""
+    if EXAMPLES not in tensors or OUTPUTS not in tensors:
+        return
+    wanted = tensors[OUTPUTS]
+    try:
+        found = example_outputs(model, tensors[EXAMPLES]).to(wanted)
+        same = found.shape == wanted.shape and torch.allclose(found, wanted, rtol=0.01, atol=0.01 * float(wanted.abs().max()))
+    except (RuntimeError, *DAMAGE) as error:
+        raise _damaged(folder, error) from error
+    if not same:
+        raise ValueError(
+            f"The model must give the outputs that it gave when it was saved in {folder}; with the same weights it gives "
+            "others. Build it with the same settings, and keep what it computes with in parameters or persistent buffers."
+        )
 
 
 def _rebuilt(summary: dict[str, Any], tensors: Mapping[str, Tensor], folder: Path) -> nn.Module:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from symbayes.curvature.capture import Capture
+from symbayes.curvature.check import check_capture
 from symbayes.curvature.evaluate import evaluating, log_likelihood
 from symbayes.curvature.free import refuse_unused
-from symbayes.curvature.reference import check_functional, check_outputs, reference_of
-from symbayes.curvature.sweep import check_capture
+from symbayes.curvature.reference import Reference, check_functional, check_outputs, reference_of
 from symbayes.data.source import DataSource
 from symbayes.evidence.terms import Evidence
 from symbayes.layers.structure import weights
@@ -73,21 +73,23 @@ class Problem:
                         "Convert one: inputs.float(), or model.double()."
                     )
                 if not seen:
-                    self._check_first(capture, inputs)
+                    reference = self._check_first(capture, inputs)
                     evaluation.enter_context(capture if capture is not None else evaluating(self.model))
                 outputs = capture.forward(inputs) if capture is not None else self.model(inputs)
                 check_outputs(outputs, len(inputs))
+                if not seen and reference is not None:
+                    reference.refuse_others(outputs)
                 total += float(log_likelihood(self.likelihood, inputs, outputs, targets, self.data.number(seen)))
                 of_nothing += float(self.likelihood.log_prob(torch.zeros_like(outputs), targets).sum())
                 seen += len(inputs)
         return -min(total, of_nothing) / seen
 
-    def _check_first(self, capture: Capture | None, inputs: Tensor) -> None:
+    def _check_first(self, capture: Capture | None, inputs: Tensor) -> Reference | None:
         if capture is not None:
-            check_capture(capture, inputs)
-            return
+            return check_capture(capture, inputs)
         reference = reference_of(self.model, inputs)
         with evaluating(self.model):
             refuse_unused(self.model, tuple(weights(self.model)), inputs)
         if reference is not None:
             check_functional(self.model, reference)
+        return reference

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import Rule
@@ -34,7 +35,7 @@ from symbayes.training.record import EvidenceRecord, Record, written_records
 from symbayes.training.symmetries import Symmetries, symmetries
 
 #: Of what is saved: its version, and where in it examples and the posterior are.
-FORMAT, EXAMPLES, POSTERIOR = 1, "examples:inputs", "posterior.safetensors"
+FORMAT, EXAMPLES, OUTPUTS, POSTERIOR = 1, "examples:inputs", "examples:outputs", "posterior.safetensors"
 #: Kinds that can be built again, by name.
 LIKELIHOODS: dict[str, type[Likelihood]] = {kind.__name__: kind for kind in (Categorical, Bernoulli, Gaussian)}
 PRIORS: dict[str, type[Prior]] = {kind.__name__: kind for kind in (ScalarPrior, LayerwisePrior, PathwisePrior, TensorwisePrior)}
@@ -126,11 +127,10 @@ class Result:
         else:
             known = self.posterior.like(weight)  # the model may have been moved since
             known = known if only is None else known.only(only)
-        given = torch.as_tensor(inputs)
-        given = given.to(weight) if given.is_floating_point() else given.to(weight.device)
+        given = _as_weights(torch.as_tensor(inputs), weight)
         try:
             return predict(self.model, known, self.likelihood, given, by=by, samples=samples, batch_size=batch_size)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             learned_on = tuple(self.examples.shape[1:]) if self.examples is not None else tuple(given.shape[1:])
             if tuple(given.shape[1:]) == learned_on:
                 raise
@@ -210,7 +210,7 @@ class Result:
         parts = {"model": self.model, "prior": self.prior, "likelihood": self.likelihood}
         tensors = {f"{part}:{name}": tensor for part, module in parts.items() for name, tensor in module.state_dict().items()}
         if self.examples is not None:
-            tensors[EXAMPLES] = self.examples
+            tensors[EXAMPLES], tensors[OUTPUTS] = self.examples, example_outputs(self.model, self.examples)
         # Copies, since safetensors refuse what shares memory, as tied weights do.
         copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
         files: dict[str, bytes | str] = {
@@ -249,3 +249,16 @@ class Result:
             "orbits": sample_orbits(self.model, self.examples) if self.examples is not None else [],
             "calibration": asdict(calibration) if calibration is not None else None,
         }
+
+
+@torch.no_grad()
+def example_outputs(model: nn.Module, examples: Tensor) -> Tensor:
+    """What a model gives for examples while it evaluates, by which it is known again."""
+    with evaluating(model):
+        found: Tensor = model(_as_weights(examples, next(model.parameters())))
+        return found
+
+
+def _as_weights(inputs: Tensor, weight: Tensor) -> Tensor:
+    """Inputs on the device of weights, and in their precision where they are real numbers."""
+    return inputs.to(weight) if inputs.is_floating_point() else inputs.to(weight.device)

@@ -12,7 +12,6 @@ from symbayes.evidence.elbo import Elbo, log_precisions, second_moments
 from symbayes.evidence.terms import Evidence
 from symbayes.invariance.extents import all_extents
 from symbayes.layers.structure import hyperparameters, weights
-from symbayes.posterior.units import check_units, hidden_units
 from symbayes.training.hyper import HyperAdam
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record
@@ -60,12 +59,10 @@ class _Learner:
     """What is learned, and how it is moved."""
 
     def __init__(self, problem: Problem, objective: Elbo, schedule: Schedule, generator: Generator) -> None:
-        if objective.permutations:  # found and checked once, before time is spent
-            units = objective.units if objective.units is not None else hidden_units(problem.model)
-            check_units(problem.model, units, problem.examples())
-            objective = replace(objective, units=units)
         self.problem, self.objective, self.schedule, self.generator = problem, objective, schedule, generator
         self.variational = objective.family.over(problem.model)
+        if objective.permutations:  # before time is spent
+            self.variational.units(objective.units, problem.examples())
         self.hyper = HyperAdam(problem.model)
         means, others = list(weights(problem.model).values()), list(self.variational.parameters())
         if not objective.collapsed:
@@ -122,7 +119,8 @@ class _Learner:
 
     def _step(self, loss: Tensor) -> None:
         """Weights and spreads down the gradient; that of hyperparameters is kept where it counts."""
-        gradients = torch.autograd.grad(loss, [*self.parameters, *self.hyper.parameters])
+        learned = [*self.parameters, *self.hyper.parameters]
+        gradients = torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)  # layers may be left out
         for parameter, gradient in zip(self.parameters, gradients, strict=False):
             parameter.grad = gradient
         self.adam.step()

@@ -10,9 +10,10 @@ from torch import Generator, Tensor
 
 from symbayes.curvature.blocks import decompose, faint
 from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.reference import check_outputs
 from symbayes.curvature.rule import BlockCurvature, Curvature
 from symbayes.curvature.running import RunningCurvature
-from symbayes.data.source import Batch
+from symbayes.data.batches import Batch
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.objective import Augerino, ByCurvature
 from symbayes.layers.structure import weights
@@ -112,9 +113,14 @@ class WeightSteps:
         inputs, targets = batch
         with _tensor_cores(inputs.device):
             with self._autocast(inputs.device):
-                loss = -self.problem.likelihood.log_prob(self.problem.model(inputs), targets).sum()
-            gradients = torch.autograd.grad(loss / len(inputs), self.optimiser.parameters)
-        self.optimiser.step(gradients)
+                outputs = self.problem.model(inputs)
+                check_outputs(outputs, len(inputs))
+                loss = -self.problem.likelihood.log_prob(outputs, targets).sum()
+            # In training some layers may be left out.
+            found = torch.autograd.grad(
+                loss / len(inputs), self.optimiser.parameters, allow_unused=True, materialize_grads=True
+            )
+        self.optimiser.step(tuple(gradient.to_dense() if gradient.is_sparse else gradient for gradient in found))
         return loss.detach()
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[Any]:
