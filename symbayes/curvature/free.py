@@ -4,6 +4,7 @@ Their gradients are computed datum by datum with `torch.func`, which works for a
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from jaxtyping import Float
@@ -34,7 +35,7 @@ def free_gradients(
         return {name: gradient.flatten() for name, gradient in gradients.items()}
 
     try:
-        with NormsByParts():
+        with NormsByParts() if differentiable else nullcontext():
             found = [vmap(of_one)(inputs, column) for column in columns]
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(

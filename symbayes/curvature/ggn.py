@@ -4,6 +4,7 @@ Dense, so for small models only. Nothing here knows rows or layers.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -168,7 +169,7 @@ class Jacobians:
             outputs: Tensor = call_with(self.model, {**tensors, **weights}, datum[None])[0]
             return outputs, outputs
 
-        with evaluating(self.model), NormsByParts():
+        with evaluating(self.model), NormsByParts() if differentiable else nullcontext():
             J, outputs = vmap(jacrev(of_one, has_aux=True, chunk_size=self._rows), in_dims=(None, 0))(chosen, inputs)
         return outputs, torch.cat([J[name].reshape(*outputs.shape, -1) for name in self.names], dim=2)
 

@@ -113,9 +113,8 @@ def _pushing(model: nn.Module, names: Sequence[str], reference: Reference) -> Pu
             outputs_at(chosen)
         for push in (_twice_back,) if padding.found else (jvp, _twice_back):  # padding may be in other data only
             try:
-                with NormsByParts():
-                    Jv = push(outputs_at, (chosen,), (tangents,))[1]
-                    (pulled,) = vjp(outputs_at, chosen)[1](reference.column)
+                Jv = push(outputs_at, (chosen,), (tangents,))[1]
+                (pulled,) = vjp(outputs_at, chosen)[1](reference.column)
             except (RuntimeError, NotImplementedError) as error:
                 why = str(error)
                 continue
@@ -167,7 +166,7 @@ def ggn_product(
     tangent = {name: piece.view_as(chosen[name]) for name, piece in pieces}
     total = torch.zeros_like(vector)
     root = likelihood.scales().detach().sqrt()[:, None, None, None]
-    with evaluating(model), NormsByParts():
+    with evaluating(model):
         for inputs, _ in data.batches(batch_size):
 
             def outputs_at(tensors: dict[str, Tensor], inputs: Tensor = inputs) -> Tensor:
