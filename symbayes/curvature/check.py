@@ -1,12 +1,31 @@
 """What maps saw and got back, and free tensors, compared with torch's own gradients before curvature is made of it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from weakref import WeakKeyDictionary
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from symbayes.curvature.capture import Capture
 from symbayes.curvature.free import free_gradients, refuse_unused
 from symbayes.curvature.reference import Reference, reference_of
 from symbayes.curvature.sites import Site, bias_gradients, gradient_rows
+
+#: Models that were checked, and whether columns go back one by one; and the one that need not be checked again.
+_CHECKED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_TRUSTED: ContextVar[nn.Module | None] = ContextVar("trusted", default=None)
+
+
+@contextmanager
+def trusted(model: nn.Module) -> Iterator[None]:
+    """A context in which a model that was checked is not checked again: while it trains, nobody changes what it computes."""
+    token = _TRUSTED.set(model)
+    try:
+        yield
+    finally:
+        _TRUSTED.reset(token)
 
 
 @torch.no_grad()
@@ -18,6 +37,9 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
     Raises:
         RuntimeError: If they do not agree, naming a tensor; or as `reference_of` says.
     """
+    if _TRUSTED.get() is capture.model and capture.model in _CHECKED:
+        capture.one_by_one = _CHECKED[capture.model]
+        return None
     reference = reference_of(capture.model, inputs)
     if reference is None:
         return None
@@ -34,6 +56,7 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
             "would be wrong. Use it in that module alone, give each use a parameter of its own, freeze it "
             "(requires_grad=False), or use Ggn() or Lanczos(), which do not look into modules."
         )
+    _CHECKED[capture.model] = capture.one_by_one
     capture.forget()  # what the inputs of this check depend on, which is nothing
     return reference
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Generator, nn
 
+from symbayes.curvature.check import trusted
 from symbayes.curvature.evaluate import autocast_precision, without_autocast
 from symbayes.data.augment import Variation
 from symbayes.data.source import Data, as_source
@@ -144,7 +145,7 @@ def learn(
     history: list[Record] = []
     while True:
         try:
-            with without_autocast():
+            with without_autocast(), trusted(problem.model):
                 record = next(training)
         except StopIteration as end:
             make_posterior = end.value

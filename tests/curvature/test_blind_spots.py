@@ -8,6 +8,7 @@ from torch.testing import assert_close
 from torch.utils.data import Dataset, IterableDataset
 
 import symbayes as sb
+from symbayes.curvature import reference
 from symbayes.curvature.evaluate import NormsByParts
 from symbayes.posterior.functional import sampled_outputs
 from tests.curvature.networks import Do
@@ -424,3 +425,14 @@ def test_models_that_drop_the_axis_of_a_single_datum_predict():
     assert result.evaluate((inputs, targets))["nll"] > 0
     with pytest.raises(RuntimeError, match="datum by datum"):
         evidence(model, (inputs, targets), sb.Ggn())
+
+
+def test_a_model_is_checked_before_training_and_not_again_while_it_trains(monkeypatch):
+    asked = []
+    usual = reference.reference_of
+    monkeypatch.setattr("symbayes.curvature.check.reference_of", lambda *given: asked.append(given) or usual(*given))
+    model = nn.Linear(4, CLASSES).double()
+    result = sb.fit(model, data(4), epochs=8, progress=False)
+    assert len(asked) == 1
+    evidence(result.model, data(4), sb.Kfac())
+    assert len(asked) == 2
