@@ -13,8 +13,8 @@ test: .venv/installed lint
 	$(BIN)/python -m pytest -n auto
 
 lint: .venv/installed
-	$(BIN)/ruff check symbayes tests benchmarks
-	$(BIN)/ruff format --check symbayes tests benchmarks
+	$(BIN)/ruff check symbayes papers tests benchmarks
+	$(BIN)/ruff format --check symbayes papers tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

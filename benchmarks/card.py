@@ -17,6 +17,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from papers import runs as provenance
+from papers.ella.recipes import METHODS
+from papers.ella.rows import NETWORKS, TABLES, Row
+from papers.rows import Options
 from symbayes.curvature.fisher import ExactFisher, MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import log_det_of
@@ -24,10 +28,6 @@ from symbayes.data.augment import FlipCrop
 from symbayes.data.source import DataSource, as_source
 from symbayes.data.task import Task
 from symbayes.evidence.objective import Map
-from symbayes.experiments import provenance
-from symbayes.experiments.ella import NETWORKS, TABLES, Row
-from symbayes.experiments.recipes import METHODS
-from symbayes.experiments.rows import Options
 from symbayes.likelihoods import Categorical
 from symbayes.priors import TensorwisePrior
 from symbayes.training.fit import fit

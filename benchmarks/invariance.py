@@ -8,11 +8,11 @@ from benchmarks.timing import Timing, interleaved
 from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
-from symbayes.evidence.gradient import gradient_through
-from symbayes.groups.warp import affine2d
+from symbayes.evidence.laplace import gradient_through
+from symbayes.groups.lie import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.likelihoods import Categorical
-from symbayes.models.lila import lenet
+from symbayes.models import lenet
 from symbayes.priors import TensorwisePrior
 
 SAMPLES = 8

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from symbayes.models.allconv import build_allconv
+from symbayes.models import build_allconv
 
 #: Channels in and out, size of the input map and stride of the eight blocks of the paper at width 10.
 BLOCKS = (

@@ -5,10 +5,9 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.timing import Timing, interleaved
-from symbayes.dynamics.integrators import Midpoint
-from symbayes.dynamics.network import HamiltonianNetwork
+from symbayes.dynamics.network import HamiltonianNetwork, Perceptron
 from symbayes.dynamics.observables import Observables, Quadratics
-from symbayes.dynamics.perceptron import Perceptron
+from symbayes.dynamics.phase import Midpoint
 
 #: Transformations, observables, numbers of a state (those of three bodies in a plane), width and hidden layers.
 SAMPLES, COUNT, SIZE, WIDTH, HIDDEN = 100, 10, 12, 200, 2

@@ -16,7 +16,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import as_source
 from symbayes.evidence.objective import ByCurvature, Laplace, Map
 from symbayes.likelihoods import Categorical
-from symbayes.models.allconv import build_allconv
+from symbayes.models import build_allconv
 from symbayes.priors import TensorwisePrior
 from symbayes.training.by_curvature import hyper_step
 from symbayes.training.problem import Problem

@@ -3,11 +3,13 @@
 import pytest
 from typer.testing import CliRunner
 
-from symbayes.cli import demo, pictures, terminal
+from papers.demos import groups, sequences
+from papers.figures import commands as pictures
+from papers.figures import estimators
+from symbayes.cli import demo, quadrant, terminal
 from symbayes.cli.app import app
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
-from symbayes.experiments import estimators, groups, quadrant, sequences
 from tests.small import load_few
 
 INVARIANCE = ("reproduce", "invariance", "--data", "nowhere", "--out", "rows", "--task")

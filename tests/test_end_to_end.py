@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import symbayes as sb
+from symbayes.layers import ConvPath, DensePath
 
 
 def bars(seed):
@@ -23,7 +24,7 @@ def bars(seed):
 def share_of_dense(targets_at):
     with torch.random.fork_rng():
         torch.random.manual_seed(0)
-        paths = {"conv": sb.ConvPath(1, 4), "dense": sb.DensePath((1, 8, 8), (4, 8, 8), scale=0.1)}
+        paths = {"conv": ConvPath(1, 4), "dense": DensePath((1, 8, 8), (4, 8, 8), scale=0.1)}
         model = nn.Sequential(sb.RelaxedLayer(paths), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 2))
     data, test = bars(0), bars(1)
     objective = sb.Laplace(sb.Kfac(), burn_in=0.3, cool_down=0.2, frequency=1)
@@ -57,7 +58,10 @@ def rods(seed):
 def dense_path_in_3d(targets_at):
     with torch.random.fork_rng():
         torch.random.manual_seed(0)
-        paths = {"conv": sb.ConvPath(1, 4, (3, 3, 3)), "dense": sb.DensePath((1, 4, 4, 4), (4, 4, 4, 4), scale=0.1)}
+        paths = {
+            "conv": ConvPath(1, 4, (3, 3, 3)),
+            "dense": DensePath((1, 4, 4, 4), (4, 4, 4, 4), scale=0.1),
+        }
         # Pooled over all places, so that place is to be seen through the dense path alone.
         model = nn.Sequential(sb.RelaxedLayer(paths), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 2))
     data, test = rods(0), rods(1)

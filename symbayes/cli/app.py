@@ -10,12 +10,10 @@ from symbayes.cli.demo import demo
 from symbayes.cli.discover import discover
 from symbayes.cli.download import download
 from symbayes.cli.fit import fit, report
-from symbayes.cli.pictures import estimators, gallery, illustrate
-from symbayes.cli.reproduce import reproduce
 from symbayes.cli.terminal import console
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-for command in (demo, fit, discover, report, estimators, illustrate, gallery, download, reproduce):
+for command in (demo, fit, discover, report, download):
     app.command()(command)
 
 

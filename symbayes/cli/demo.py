@@ -1,80 +1,46 @@
 """`symbayes demo`."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from symbayes.cli.out import check_page, writing
-from symbayes.cli.terminal import console, paper_table, with_progress
-from symbayes.data.whole import write_together
-from symbayes.experiments import conserved as conserved_study
-from symbayes.experiments import frequency as frequency_study
-from symbayes.experiments import groups as group_study
-from symbayes.experiments import inference as inference_study
-from symbayes.experiments import invariance as invariance_study
-from symbayes.experiments import quadrant, waves
-from symbayes.experiments import sequences as sequence_study
-from symbayes.experiments import sets as set_study
-from symbayes.experiments.study import Study, page_runs, run_study
+from symbayes.cli import quadrant
+from symbayes.cli.study import Study, page_runs, run_study
+from symbayes.cli.terminal import check_page, console, paper_table, with_progress, writing
+from symbayes.data.storage import write_together
 from symbayes.report.comparison import comparison_page
 from symbayes.report.invariance import extent_words
-
-#: The studies that can be demonstrated: how to make one, its settings, and how long it takes.
-_DEMOS: dict[str, tuple[Callable[[Any], Study], Callable[..., Any], str]] = {
-    "quadrant": (quadrant.study, quadrant.Settings, "About five minutes"),
-    "groups": (group_study.study, group_study.Settings, "About four minutes"),
-    "sets": (set_study.study, set_study.Settings, "About a minute"),
-    "sequences": (sequence_study.study, sequence_study.Settings, "About a minute"),
-    "elbo": (inference_study.study, inference_study.Settings, "About five minutes"),
-    "invariance": (invariance_study.study, invariance_study.Settings, "About eight minutes"),
-    "frequency": (frequency_study.study, waves.Settings, "About two minutes"),
-    "conserved": (conserved_study.study, conserved_study.Settings, "About three minutes"),
-}
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Page (a file); replaced if it is there.")] = Path("report.html"),
-    groups: Annotated[bool, typer.Option("--groups", help="Instead: which symmetry? Digits upright, shifted, turned.")] = False,
-    sets: Annotated[bool, typer.Option("--sets", help="Instead: a set or a sequence? Eight numbers, two tasks.")] = False,
-    sequences: Annotated[bool, typer.Option("--sequences", help="Instead: does position matter, in one dimension?")] = False,
-    invariance: Annotated[bool, typer.Option("--invariance", help="Instead: how far? Digits turned, shifted, scaled.")] = False,
-    elbo: Annotated[bool, typer.Option("--elbo", help="Instead: by Laplace's method and by variational inference.")] = False,
-    frequency: Annotated[bool, typer.Option("--frequency", help="Instead: which frequency? A curve through points.")] = False,
-    conserved: Annotated[bool, typer.Option("--conserved", help="Instead: what is conserved? Oscillators in motion.")] = False,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data in every run.", min=1)] = None,
-    width: Annotated[int | None, typer.Option(help="Of the first layer; with --conserved, of hidden ones.", min=1)] = None,
-    images: Annotated[int | None, typer.Option(help="Training images, with --invariance.", min=10)] = None,
+    width: Annotated[int | None, typer.Option(help="Of the first layer.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="For initial weights and the order of data.")] = 0,
 ) -> None:
-    """Learn which symmetries a network should have, from training data alone; by default, whether position matters."""
-    flags = {
-        "groups": groups,
-        "sets": sets,
-        "sequences": sequences,
-        "invariance": invariance,
-        "elbo": elbo,
-        "frequency": frequency,
-        "conserved": conserved,
-    }
-    asked = [name for name, flag in flags.items() if flag]
-    if len(asked) > 1:
-        raise typer.BadParameter(f"{' and '.join(f'--{name}' for name in asked)} are different demos: give one of them.")
-    if images is not None and not invariance:
-        raise typer.BadParameter("--images is an option of --invariance: the other demos use all the images there are.")
-    given = {"epochs": epochs, "width": width, "data": images}
+    """Learn whether position matters to a network, layer by layer, from training data alone."""
+    given = {"epochs": epochs, "width": width}
     chosen = {name: value for name, value in given.items() if value is not None}
-    make, settings, minutes = _DEMOS[asked[0] if asked else "quadrant"]
-    study = make(settings(seed=seed, **chosen))
+    show_study(quadrant.study(quadrant.Settings(seed=seed, **chosen)), out, "" if chosen else "About five minutes")
+
+
+def show_study(study: Study, out: Path, minutes: str) -> None:
+    """Run a study, print its table, and write its page.
+
+    Args:
+        study: What there is to run.
+        out: The page.
+        minutes: How long it takes on two cores; empty where that is not known.
+    """
     check_page(out)
     picture = out.with_suffix(".svg")
     if study.picture is not None:
         if picture == out:
             raise typer.BadParameter(f"--out must be a page, got {out}: the picture beside it is written there. Name another.")
         check_page(picture)
-    usual = "" if chosen else f" {minutes} on two cores."
+    usual = f" {minutes} on two cores." if minutes else ""
     console.print(study.about, highlight=False)
     console.print(f"\nTraining {len(study.cells)} networks.{usual}\n", highlight=False)
     started = time.perf_counter()

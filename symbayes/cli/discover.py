@@ -5,18 +5,18 @@ from typing import Annotated
 
 import typer
 
-from symbayes.cli.out import check_folder, writing
-from symbayes.cli.terminal import console, paper_table
-from symbayes.discovery.discover import check_device
-from symbayes.discovery.discover import discover as discover_in
-from symbayes.discovery.search import Search
-from symbayes.dynamics.integrators import INTEGRATORS
-from symbayes.dynamics.simulate import simulate
+from symbayes.cli.terminal import check_folder, console, paper_table, writing
+from symbayes.dynamics.discover import check_device
+from symbayes.dynamics.discover import discover as discover_in
+from symbayes.dynamics.phase import INTEGRATORS
+from symbayes.dynamics.search import Search
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.systems import system as by_name
-from symbayes.dynamics.trajectories import Trajectories, load_trajectories
-from symbayes.experiments.noether import NOISE
+from symbayes.dynamics.trajectories import Trajectories, load_trajectories, simulate
 from symbayes.report.discovery import discovery_table, headline
+
+#: The standard deviation of what is observed of a simulated system, if none is given.
+_NOISE = 1e-3**0.5
 
 
 def discover(
@@ -85,7 +85,7 @@ def _read(
         trajectories=trajectories,
         steps=steps,
         step=step if step is not None else 0.2,
-        noise=noise if noise is not None else NOISE,
+        noise=noise if noise is not None else _NOISE,
         seed=seed,
     )
     return made, system

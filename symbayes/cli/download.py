@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from symbayes.cli.out import check_folder
-from symbayes.cli.terminal import console
+from symbayes.cli.terminal import check_folder, console
 from symbayes.data.download import download as fetch
 
 

@@ -6,16 +6,14 @@ from typing import Annotated
 import torch
 import typer
 
-from symbayes.cli.out import check_folder, writing
-from symbayes.cli.terminal import console
+from symbayes.cli.terminal import check_folder, console, writing
 from symbayes.data.augment import FlipCrop
 from symbayes.data.load import load
-from symbayes.data.plain import DAMAGE, error_words
-from symbayes.data.whole import write_whole
-from symbayes.discovery.discover import check_device
+from symbayes.data.storage import DAMAGE, error_words, write_whole
+from symbayes.dynamics.discover import check_device
 from symbayes.evidence.elbo import Elbo
 from symbayes.evidence.objective import Laplace, Map, Objective
-from symbayes.models.allconv import allconv
+from symbayes.models import allconv
 from symbayes.report.run import run_page
 from symbayes.training.fit import fit as fit_model
 from symbayes.training.loading import read_records

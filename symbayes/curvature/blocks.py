@@ -1,4 +1,4 @@
-"""Blocks: the curvature of one weight tensor, in a form whose eigenvalues are cheap.
+"""H of one tensor by its eigenvalues: blocks, decompositions, and sums of r rᵀ.
 
 Under a prior precision δ that is one number for the tensor, everything the evidence needs follows from the eigenvalues λ:
 
@@ -21,7 +21,125 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symbayes.curvature.eigen import decomposed
+from symbayes.errors import NotFiniteError
+
+
+def decomposed(
+    matrices: Float[Tensor, "block d d"], name: str, *, vectors: bool
+) -> tuple[Float[Tensor, "block d"], Float[Tensor, "block d d"] | None]:
+    """Eigenvalues, not below zero, and eigenvectors as columns if so; in double precision where single precision fails.
+
+    It does on dead units. A matrix of zeros, of a path that is switched off, has the unit vectors.
+
+    Args:
+        matrices: To be decomposed.
+        name: Of the tensor whose curvature they are, for messages.
+        vectors: Whether eigenvectors are found, too.
+
+    Raises:
+        NotFiniteError: If they cannot be decomposed.
+    """
+    # At unit scale: the squares of what a path that is nearly off gets back are too small for single precision.
+    size = matrices.shape[1]
+    mean = matrices.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+    is_zero = mean <= 1e6 * torch.finfo(matrices.dtype).tiny
+    scale = torch.where(is_zero, 1.0, mean)
+    unit = torch.where(is_zero, torch.eye(size, dtype=matrices.dtype, device=matrices.device), matrices / scale)
+    for dtype in (matrices.dtype, torch.float64):
+        attempt = unit.to(dtype)
+        try:
+            if vectors:
+                values, found = torch.linalg.eigh(attempt)
+            else:
+                values, found = torch.linalg.eigvalsh(attempt), None
+        except torch.cuda.OutOfMemoryError:  # a RuntimeError as well, which says what it is
+            raise
+        except RuntimeError:  # torch.linalg.LinAlgError
+            continue
+        if values.isfinite().all() and (found is None or _is_orthogonal(found)):
+            values = torch.where(is_zero[..., 0], 0.0, values.clamp(min=0).to(matrices.dtype) * scale[..., 0])
+            return values, None if found is None else found.to(matrices.dtype)
+    raise NotFiniteError(
+        f"The curvature of {name!r} could not be decomposed: its entries reach {matrices.abs().max().item():.3g}. "
+        "Check that the loss is finite and the weights have not diverged; a smaller learning rate helps."
+    )
+
+
+def cholesky(matrix: Float[Tensor, "p p"]) -> Float[Tensor, "p p"]:
+    """The lower factor of a matrix that is positive, unless numbers are too far apart.
+
+    Raises:
+        NotFiniteError: If they are.
+    """
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    try:
+        wrong = bool(failed) or not bool(factor.isfinite().all())
+    except RuntimeError:  # under vmap there are no values to compare
+        return factor
+    if wrong:
+        raise NotFiniteError(
+            f"Curvature and prior precisions must be on scales that double precision can add up; entries reach "
+            f"{matrix.abs().max().item():.3g}. Scale inputs to about size one, and check precisions and weights."
+        )
+    return factor
+
+
+def _is_orthogonal(vectors: Float[Tensor, "block d d"]) -> bool:
+    """Whether columns are of length one and at right angles; solvers for GPUs do not always say when they fail."""
+    identity = torch.eye(vectors.shape[1], dtype=vectors.dtype, device=vectors.device)
+    return bool(((vectors.mT @ vectors - identity).abs().amax() < 1e-3).item())
+
+
+#: Matrices of this size or more are added up in this many strips.
+_LARGE, _STRIPS = 64, 4
+
+
+class SecondMoment:
+    """Σ r rᵀ over all rows added, for every block; of large matrices only the strips below the diagonal are multiplied."""
+
+    def __init__(self) -> None:
+        self._total: Float[Tensor, "block d d"] | None = None
+
+    def add(self, rows: Float[Tensor, "n s block d"]) -> None:
+        """Add rows; nothing is copied when data and positions are adjacent in memory."""
+        columns = rows.permute(2, 3, 0, 1).flatten(2)  # [block, d, n·s]
+        if columns.requires_grad:  # what is to be differentiated is not overwritten
+            moment = columns @ columns.transpose(1, 2)
+            self._total = moment if self._total is None else self._total + moment
+            return
+        beta = 0 if self._total is None else 1
+        if self._total is None:
+            self._total = columns.new_empty(len(columns), columns.shape[1], columns.shape[1])
+        if not _in_strips(columns):
+            self._total.baddbmm_(columns, columns.transpose(1, 2), beta=beta)
+            return
+        for total, block in zip(self._total, columns, strict=True):
+            for start, stop in _strips(len(block)):
+                total[start:stop, :stop].addmm_(block[start:stop], block[:stop].T, beta=beta)
+
+    @property
+    def sum(self) -> Float[Tensor, "block d d"]:
+        """The whole matrices.
+
+        Raises:
+            RuntimeError: If nothing was added.
+        """
+        if self._total is None:
+            raise RuntimeError("No batch was added.")
+        if _in_strips(self._total) and not self._total.requires_grad:
+            for start, stop in _strips(self._total.shape[1]):
+                self._total[:, :start, start:stop] = self._total[:, start:stop, :start].transpose(1, 2)
+        return self._total
+
+
+def _in_strips(matrices: Float[Tensor, "block d k"]) -> bool:
+    """Whether to add up strip by strip; a GPU is better off with all blocks at once."""
+    return matrices.shape[1] >= _LARGE and not matrices.is_cuda
+
+
+def _strips(size: int) -> list[tuple[int, int]]:
+    height = -(-size // _STRIPS)
+    return [(start, min(start + height, size)) for start in range(0, size, height)]
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,235 @@
-"""What maps saw and got back, and free tensors, compared with torch's own gradients before curvature is made of it."""
+"""Every shortcut compared with torch's own gradient, before curvature is made of it.
 
-from collections.abc import Iterator
+Curvature is found by shortcuts: rows that maps saw, Jacobians datum by datum, products in forward mode. They suppose that a
+model treats data one by one, and uses its weights as its modules say. Nothing forces it to. So each shortcut is compared with
+one plain backward pass before it is used. With random numbers u for the outputs of every datum, Σ_n u_n J_n by a shortcut and
+by torch agree only where all J_n do; one pass compares all tensors.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
 
-from symbayes.curvature.capture import Capture
-from symbayes.curvature.free import free_gradients, refuse_unused
-from symbayes.curvature.reference import Reference, reference_of
+from symbayes.curvature.capture import Capture, free_gradients, refuse_unused
+from symbayes.curvature.evaluate import evaluating, naming_types
 from symbayes.curvature.sites import Site, bias_gradients, gradient_rows
+from symbayes.layers.structure import call_with, held, weights
+
+#: How many data are looked at.
+COUNT = 8
+#: How far apart numbers may be, relative to their size, and what of that is rounding: models in double precision may compute in
+#: single inside, and a GPU has products in TF32. What is computed otherwise is off by about its size.
+_DOUBLE, _SINGLE, _TF32 = (1e-5, 1e-7), (1e-3, 1e-6), (0.02, 1e-3)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Of some data: their outputs, and the gradient of Σ_n u_n · f(x_n) by tensor, zero where outputs do not depend on it."""
+
+    inputs: Tensor
+    outputs: Float[Tensor, "n c"]
+    #: u; zero where an output is −∞, such as that of a class which is ruled out.
+    column: Float[Tensor, "n c"]
+    gradients: Mapping[str, Tensor]
+
+    def gives(self, outputs: Tensor) -> bool:
+        """Whether these are the outputs."""
+        return _same_outputs(outputs, self.outputs)
+
+    def refuse_others(self, outputs: Tensor) -> None:
+        """Refuse outputs of a larger batch, which begins with these data, if theirs are others there."""
+        if not self.gives(outputs[: len(self.outputs)].detach()):
+            raise _coupled()
+
+    def total(self, outputs: Tensor) -> Float[Tensor, ""]:
+        """Σ u f."""
+        return (torch.where(self.outputs.isfinite(), outputs, 0.0) * self.column).sum()
+
+    def unlike(self, found: Mapping[str, Tensor], sizes: Mapping[str, Tensor]) -> str | None:
+        """The name of a tensor whose gradient is another than torch's; None where all agree.
+
+        Args:
+            found: Gradients by tensor, of any shape that is as long.
+            sizes: The root of the sum of squares of what was added up to each number: rounding is relative to that.
+        """
+        known = [gradient.double() for gradient in self.gradients.values() if gradient.numel()]
+        largest = max((gradient.square().mean().sqrt() for gradient in known), default=torch.zeros(()))
+        for name, gradient in found.items():
+            wanted = self.gradients[name].flatten()
+            near, rounding = _tolerances(wanted)
+            size = torch.cat([wanted.double(), sizes[name].flatten().double()]).norm()
+            # A gradient that cancels to nothing, as of the bias of keys in attention, is noise beside others.
+            bound = near * size + rounding * len(wanted) ** 0.5 * largest
+            if not _close(gradient.flatten(), wanted, float(bound)):
+                return name
+        return None
+
+    def agrees_along(self, tangents: Mapping[str, Tensor], derivative: Float[Tensor, "n c"]) -> bool:
+        """Whether this is J v for a direction v in all weights, as far as u · J v tells."""
+        terms = torch.cat([(self.gradients[name] * tangent).flatten().double() for name, tangent in tangents.items()])
+        near, _ = _tolerances(derivative)
+        return _close(self.total(derivative).double(), terms.sum(), near * float(terms.norm()))
+
+
+def reference_of(model: nn.Module, inputs: Tensor, at: Mapping[str, Tensor] | None = None) -> Reference | None:
+    """What torch says of the first of some data; None where inputs or outputs are not finite, which others refuse.
+
+    Args:
+        model: Of which every datum must have outputs of its own.
+        inputs: A batch.
+        at: Weights other than those of the model.
+
+    Raises:
+        RuntimeError: If the model writes to its inputs, gives other outputs when it is asked again or when other data are
+            beside a datum, or cannot be differentiated.
+        TypeError: If the inputs are of a type that the model does not take.
+        ValueError: If outputs are not [n, c].
+    """
+    if torch.is_inference_mode_enabled() or any(parameter.is_inference() for parameter in model.parameters()):
+        raise RuntimeError("Curvature needs gradients, which torch.inference_mode() rules out. Use torch.no_grad() instead.")
+    inputs = inputs[:COUNT].detach()
+    if not inputs.isfinite().all():
+        return None
+    named: Mapping[str, Tensor] = weights(model)
+    if at is not None:
+        named = {name: at[name].detach().requires_grad_() for name in named if name in at}
+    with evaluating(model), torch.enable_grad():
+
+        def call(data: Tensor) -> Any:
+            return model(data) if at is None else call_with(model, {**held(model, False), **named}, data)
+
+        outputs = _outputs(call, inputs, next(model.parameters()).dtype)
+        with torch.no_grad():
+            _refuse_random(call, inputs, outputs)
+            _refuse_coupled(call, inputs, outputs)
+        if outputs.isnan().any() or outputs.isposinf().any():
+            return None
+        column = torch.randn(outputs.shape, generator=Generator().manual_seed(0), dtype=torch.float64).to(outputs)
+        column = torch.where(outputs.isfinite(), column, 0.0)
+        found = Reference(inputs, outputs.detach(), column, {})
+        # Not from a batch of one: there torch's gradient through a batch norm or an instance norm may be wrong.
+        shown = outputs if len(inputs) > 1 else call(_copies(inputs, 2))[:1]
+        return replace(found, gradients=_gradients(found.total(shown), named))
+
+
+def check_functional(model: nn.Module, reference: Reference) -> None:
+    """Refuse a model that uses weights which it does not ask its modules for, such as a tensor that is kept in a list.
+
+    Raises:
+        RuntimeError: Naming the first.
+    """
+    named = {name: weight.detach().requires_grad_() for name, weight in weights(model).items()}
+    with evaluating(model), torch.enable_grad():
+        found = _gradients(reference.total(call_with(model, {**held(model, False), **named}, reference.inputs)), named)
+    name = reference.unlike(found, found)
+    if name is not None:
+        raise RuntimeError(
+            f"Parameter {name!r} must be read from its module in every forward pass, and have no hook of its own; the model "
+            "keeps it elsewhere, too. Use self.layer.weight each time, or freeze it (requires_grad=False)."
+        )
+
+
+def _outputs(call: Callable[[Tensor], Any], inputs: Tensor, precision: torch.dtype) -> Tensor:
+    given = inputs.clone()
+    with naming_types(inputs, precision):
+        outputs = call(given)
+    if not torch.equal(given, inputs):
+        raise RuntimeError(
+            "The model must leave its inputs as they are; it writes to them in place, and so to the data. Begin it with "
+            "x = x.clone(), or without inplace=True in its first layer."
+        )
+    check_outputs(outputs, len(inputs))
+    found: Tensor = outputs
+    return found
+
+
+def check_outputs(outputs: Any, count: int) -> None:
+    """Refuse outputs that are not a row of real numbers for each of so many data."""
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != count:
+        got = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+        raise ValueError(
+            f"The model must give outputs [n, c], a row for each of the {count} inputs; got {got}. Choose, flatten or pool "
+            "what it gives in a module around it."
+        )
+    if not outputs.is_floating_point():
+        raise ValueError(f"The model must give real numbers, got {outputs.dtype}.")
+
+
+def _refuse_random(call: Callable[[Tensor], Tensor], inputs: Tensor, outputs: Tensor) -> None:
+    if not _same_outputs(call(inputs.clone()), outputs):
+        raise RuntimeError(
+            "In evaluation mode the model must give the same outputs every time; it does not. Draw random numbers only while "
+            "it trains, such as F.dropout(x, p, self.training)."
+        )
+
+
+def _refuse_coupled(call: Callable[[Tensor], Tensor], inputs: Tensor, outputs: Tensor) -> None:
+    alone = []
+    try:
+        for index in {0, len(inputs) - 1}:  # among copies of itself, since models may drop the axis of a single datum
+            alone.append((index, call(_copies(inputs[index : index + 1], 3))))
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise _coupled(f" ({error})") from error
+    for index, found in alone:
+        beside = outputs.clone()
+        if found.shape[1:] == outputs.shape[1:]:
+            beside[index] = found[1]
+        if found.shape[1:] != outputs.shape[1:] or not _same_outputs(beside, outputs):
+            raise _coupled()
+
+
+def _coupled(words: str = "") -> RuntimeError:
+    return RuntimeError(
+        f"In evaluation mode the outputs of a datum must not depend on the other data of its batch; they do{words}. Keep the "
+        "batch first in every layer ([n, positions, features]), and use norms with running statistics (BatchNorm) or over each "
+        "datum (LayerNorm, GroupNorm)."
+    )
+
+
+def _copies(datum: Tensor, count: int) -> Tensor:
+    return datum.repeat(count, *(1,) * (datum.ndim - 1))
+
+
+def _gradients(total: Tensor, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if not total.requires_grad:
+        return {name: torch.zeros_like(weight) for name, weight in named.items()}
+    try:
+        found = torch.autograd.grad(total, list(named.values()), allow_unused=True, materialize_grads=True)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"torch could not differentiate the outputs of the model in its weights, as training and curvature must: {error}"
+        ) from error
+    return {name: gradient.detach().to_dense() for name, gradient in zip(named, found, strict=True)}
+
+
+def _tolerances(like: Tensor) -> tuple[float, float]:
+    return _DOUBLE if like.dtype == torch.float64 else _TF32 if like.is_cuda else _SINGLE
+
+
+def _same_outputs(found: Tensor, wanted: Float[Tensor, "n c"]) -> bool:
+    """Whether outputs are the same up to rounding; relative to how they differ between data, not to what all have."""
+    if found.shape != wanted.shape:
+        return False
+    values = torch.where(wanted.isfinite(), wanted, 0.0).double()
+    near, rounding = _tolerances(wanted)
+    centred = values - values.mean(0) if len(values) > 1 else values
+    return _close(found, wanted, near * float(centred.norm()) + rounding * float(values.norm()))
+
+
+def _close(found: Tensor, wanted: Tensor, bound: float) -> bool:
+    """Whether numbers are no further apart than so much in all, where they are finite; and finite in the same places."""
+    finite = wanted.isfinite()
+    if not torch.equal(found.isfinite(), finite):
+        return False
+    return float(torch.where(finite, found.double() - wanted.double(), 0.0).norm()) <= bound
+
 
 #: Models that were checked, and whether columns go back one by one; and the one that need not be checked again.
 _CHECKED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()

@@ -12,7 +12,7 @@ from symbayes.curvature.fisher import ExactFisher, Fisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import BlockCurvature, Rule
 from symbayes.curvature.sites import Site, find_sites, gradient_rows, weight_gradients
-from symbayes.curvature.sweep import Accumulator, swept_curvature
+from symbayes.curvature.sums import Accumulator, swept_curvature
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
 

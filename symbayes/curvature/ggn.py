@@ -12,12 +12,10 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.func import jacrev, vmap
 
-from symbayes.curvature.blocks import Block, DenseBlock, Factor
-from symbayes.curvature.eigen import cholesky
+from symbayes.curvature.blocks import Block, DenseBlock, Factor, cholesky
+from symbayes.curvature.check import Reference, reference_of
 from symbayes.curvature.evaluate import NormsByParts, evaluating, log_likelihood
-from symbayes.curvature.reference import Reference, reference_of
-from symbayes.curvature.replay import Precisions, Replay, Sums
-from symbayes.curvature.rule import BlockCurvature, Curvature, Rule, log_det_of
+from symbayes.curvature.rule import BlockCurvature, Curvature, Precisions, Replay, Rule, Sums, log_det_of
 from symbayes.data.source import DataSource
 from symbayes.layers.structure import call_with, held, weight_tensors
 from symbayes.likelihoods import Likelihood

@@ -12,9 +12,9 @@ from torch.func import jvp, vjp
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from symbayes.curvature.check import Reference, check_functional, reference_of
 from symbayes.curvature.evaluate import NormsByParts, evaluating, log_likelihood
-from symbayes.curvature.reference import Reference, check_functional, reference_of
-from symbayes.curvature.replay import Precisions, some_batches
+from symbayes.curvature.rule import Precisions, some_batches
 from symbayes.data.source import DataSource
 from symbayes.layers.structure import call_with, held, weight_tensors
 from symbayes.likelihoods import Likelihood

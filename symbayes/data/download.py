@@ -7,9 +7,8 @@ from http.client import HTTPException
 from io import BytesIO
 from pathlib import Path
 
-from symbayes.data.checksums import LARGEST, MD5, check
-from symbayes.data.whole import write_whole
-from symbayes.data.within import first_bytes, read_within
+from symbayes.data.files import LARGEST, MD5, check
+from symbayes.data.storage import first_bytes, read_within, write_whole
 
 #: Where files lie: MNIST's beside each other, CIFAR-10's in one archive.
 ADDRESSES = {

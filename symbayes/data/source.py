@@ -1,7 +1,9 @@
-"""Where data come from: tensors, a Dataset or a DataLoader, all read as batches of inputs and targets."""
+"""Data as batches: tensors, a Dataset or a DataLoader, checked, counted, and never one datum alone."""
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sized
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,112 @@ from torch import Generator, Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
 from symbayes.data.augment import Variation
-from symbayes.data.batches import Batch, chunks, paired, regrouped
-from symbayes.data.loaders import check_loader
 from symbayes.errors import NotFiniteError
+
+#: Inputs and targets.
+Batch = tuple[Tensor, Tensor]
+
+
+def chunks(whole: Tensor, size: int) -> list[Tensor]:
+    """Pieces of this size; the last may be smaller, or larger by one, so that it is no single datum."""
+    pieces = list(whole.split(size))
+    if len(pieces) > 1 and len(pieces[-1]) == 1:
+        pieces[-2:] = [torch.cat(pieces[-2:])]
+    return pieces
+
+
+def paired(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Batches in which no datum is alone: it comes with those after it, and the last with those before it."""
+    ready: Batch | None = None
+    alone: Batch | None = None
+    for batch in batches:
+        whole = batch if alone is None else _joined(alone, batch)
+        alone = whole if len(whole[0]) == 1 else None
+        if alone is None:
+            if ready is not None:
+                yield ready
+            ready = whole
+    if alone is not None:
+        ready = alone if ready is None else _joined(ready, alone)
+    if ready is not None:
+        yield ready
+
+
+def _joined(first: Batch, second: Batch) -> Batch:
+    return torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]])
+
+
+def regrouped(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
+    """Batches of just this size, whatever the size of those that come (a DataLoader has its own).
+
+    The last may be smaller, or larger by one, so that no datum is alone unless that is asked for.
+    """
+    found = _of_size(batches, size)
+    return found if size == 1 else paired(found)
+
+
+def _of_size(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
+    inputs: list[Tensor] = []
+    targets: list[Tensor] = []
+    for x, y in batches:
+        inputs, targets = [torch.cat([*inputs, x])], [torch.cat([*targets, y])]
+        while len(inputs[0]) >= size:
+            yield inputs[0][:size], targets[0][:size]
+            inputs, targets = [inputs[0][size:]], [targets[0][size:]]
+    if inputs and len(inputs[0]):
+        yield inputs[0], targets[0]
+
+
+def check_loader(loader: DataLoader[Any], size: int) -> list[int]:
+    """The lengths of batches, of a loader that gives each of so many data once in a pass.
+
+    Raises:
+        ValueError: If it leaves data out or repeats them, or draws others in every pass.
+    """
+    with _random_numbers_kept(getattr(loader.sampler, "generator", None)):
+        passes = [_indices(loader, size) for _ in range(2)]
+    drawn, again = ([index for batch in batches for index in batch] for batches in passes)
+    repeated = len(drawn) - len(set(drawn))
+    if repeated or len(drawn) != size:
+        raise ValueError(
+            f"A DataLoader for symbayes must give each of its {size} data once in a pass; this one draws "
+            f"{len(drawn) if len(drawn) <= size else 'more'}, {repeated} of them again. The evidence is of all the data: "
+            "sample without replacement, and without drop_last."
+        )
+    if set(drawn) != set(again):
+        raise ValueError(
+            f"A DataLoader for symbayes must give the same data in every pass; this one draws {size} others each time. Choose "
+            "them once, such as by torch.utils.data.Subset."
+        )
+    return [len(batch) for batch in passes[0]]
+
+
+def _indices(loader: DataLoader[Any], size: int) -> list[list[Any]]:
+    """Which data make the batches of a pass, as far as there are one more than there should be."""
+    found: list[list[Any]] = []
+    seen = 0
+    for batch in loader.batch_sampler if loader.batch_sampler is not None else ([index] for index in loader.sampler):
+        found.append([int(index) if isinstance(index, Tensor) else index for index in batch])
+        seen += len(batch)
+        if seen > size:
+            break
+    return found
+
+
+@contextmanager
+def _random_numbers_kept(own: Generator | None) -> Iterator[None]:
+    """Generators that a sampler may draw from are put back to where they were."""
+    state = own.get_state() if own is not None else None
+    numbers, drawn = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        np.random.set_state(numbers)  # noqa: NPY002
+        random.setstate(drawn)
+        if own is not None and state is not None:
+            own.set_state(state)
+
 
 #: What users may pass wherever data are asked for.
 Data = tuple[Tensor, Tensor] | tuple[np.ndarray, np.ndarray] | Dataset[Any] | DataLoader[Any]

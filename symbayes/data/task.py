@@ -1,4 +1,4 @@
-"""A task: training and test data, their shape, and how many classes there are."""
+"""A task: data to train and to test on, and what a model must know of them."""
 
 from dataclasses import dataclass, replace
 

@@ -1,15 +1,136 @@
-"""A Hamiltonian network: an energy that is learned, invariant as far as observables generate symmetries, and where it leads."""
+"""The averaged energy of a system, and where it leads."""
 
+from collections.abc import Callable
+from functools import cache
 from typing import cast
 
 import numpy as np
-from torch import Tensor, nn
+import torch
+from jaxtyping import Float, Float64
+from scipy import stats
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import skip_init
 
-from symbayes.dynamics.integrators import Integrator, Midpoint, Velocity
-from symbayes.dynamics.measure import check_measure, even_amounts, random_amounts
-from symbayes.dynamics.observables import AffineMaps, Observables, Transformations
-from symbayes.dynamics.perceptron import Perceptron
-from symbayes.dynamics.phase import Observable, States, rotated, velocity
+from symbayes.dynamics.observables import AffineMaps, Amounts, Observables, Transformations
+from symbayes.dynamics.phase import Integrator, Midpoint, Observable, States, Velocity, rotated, velocity
+
+#: How far the measures "uniform" and "ball" go.
+REACH = np.pi
+
+Rows = Float64[np.ndarray, "s k"]
+Steps = Float64[np.ndarray, " s"]
+
+
+def random_amounts(measure: str, samples: int, count: int, rng: np.random.Generator) -> Amounts:
+    """Amounts of s transformations along k observables, independent of each other.
+
+    Their noise is wanted in training: where an observable is not conserved, the energy differs from draw to draw.
+
+    Args:
+        measure: "uniform" on the cube [−π, π]ᵏ; "ball", uniform in the ball of radius π; or "gaussian", N(0, (π/2)² I).
+        samples: s.
+        count: k.
+        rng: For the draws; of numpy, because torch refuses to draw within a pass over many weights.
+    """
+    check_measure(measure)
+    if measure == "uniform":
+        return _scaled(rng.uniform(-1, 1, (samples, count)))
+    normal = rng.standard_normal((samples, count))
+    directions = normal / np.linalg.norm(normal, axis=1, keepdims=True)
+    return _scaled(directions * _DISTANCES[measure](rng.uniform(size=samples), count)[:, None])
+
+
+@cache
+def even_amounts(measure: str, samples: int, count: int) -> Amounts:
+    """A fixed set of amounts, spread evenly, so that an average over few is near that over all.
+
+    They come in opposite pairs, so that averages are exact in the first order where their number is even. In the second order
+    they are nearly so: directions are orthogonal in blocks, at distances that take even steps. In the cube it is each amount
+    that takes even steps; which of one meets which of another is random.
+    """
+    check_measure(measure)
+    rng = np.random.default_rng(0)
+    half = -(-samples // 2)
+    steps = rng.permutation((np.arange(half) + 0.5) / half)
+    if measure == "uniform":
+        rows = rng.permuted(np.tile(steps, (count, 1)), axis=1).T * rng.choice([-1.0, 1.0], (half, count))
+    else:
+        rows = _orthogonal(half, count, rng) * _DISTANCES[measure](steps, count)[:, None]
+    return _scaled(np.concatenate([rows, -rows])[:samples])
+
+
+def check_measure(measure: str) -> None:
+    """Refuse what is no measure.
+
+    Raises:
+        ValueError: Naming those there are.
+    """
+    if measure not in MEASURES:
+        raise ValueError(f"The measure must be one of {', '.join(MEASURES)}; got {measure!r}.")
+
+
+#: The distance from zero of directions that are uniform on the sphere, from uniform quantiles; in units of the reach.
+_DISTANCES: dict[str, Callable[[Steps, int], Steps]] = {
+    "ball": lambda quantiles, count: quantiles ** (1 / count),
+    "gaussian": lambda quantiles, count: stats.chi.ppf(quantiles, count) / 2,
+}
+MEASURES = ("uniform", *_DISTANCES)
+
+
+def _orthogonal(samples: int, count: int, rng: np.random.Generator) -> Rows:
+    """Unit vectors, uniform on the sphere, orthogonal to each other in blocks."""
+    basis, triangle = np.linalg.qr(rng.standard_normal((-(-samples // count), count, count)))
+    signs = np.sign(np.diagonal(triangle, axis1=1, axis2=2))  # with which the basis is uniform
+    return (basis * signs[:, None]).swapaxes(1, 2).reshape(-1, count)[:samples]
+
+
+def _scaled(rows: Rows) -> Amounts:
+    return torch.from_numpy(REACH * rows)
+
+
+class Perceptron(nn.Module):
+    """F(x) = wᵀ softplus(… softplus(W₁ x + b₁) …), which is as smooth as motion; without a last bias, as an energy has no zero.
+
+    Args:
+        size: Numbers of a state.
+        width: Of hidden layers.
+        hidden: How many there are.
+        generator: For initial weights.
+    """
+
+    def __init__(self, size: int, width: int = 50, hidden: int = 2, *, generator: Generator | None = None) -> None:
+        super().__init__()
+        if size < 1 or width < 1 or hidden < 1:
+            raise ValueError(f"size, width and hidden must be at least 1; got {size}, {width} and {hidden}.")
+        # Without initial values of torch's own, which would be drawn from the random state of the process.
+        self.layers = nn.ModuleList(skip_init(nn.Linear, width if index else size, width) for index in range(hidden))
+        self.last = skip_init(nn.Linear, width, 1, bias=False)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=module.in_features**-0.5, generator=generator)
+                if module.bias is not None:
+                    nn.init.uniform_(module.bias, -1, 1, generator=generator)
+
+    def forward(self, states: States) -> Float[Tensor, "n 1"]:
+        for layer in self.layers:
+            states = functional.softplus(layer(states))
+        return cast(Tensor, self.last(states))
+
+    def gradient(self, states: States) -> States:
+        """∇F at every state, as `torch.func.grad` would give it."""
+        slopes: list[Tensor] = []
+        for layer in self.layers:
+            before = layer(states)
+            states = functional.softplus(before)  # not needed behind the last layer, and cheap
+            slopes.append(before.sigmoid())
+        back: Tensor = self.last.weight
+        for layer, slope in zip(reversed(self.layers), reversed(slopes), strict=True):
+            back = (back * slope) @ cast(nn.Linear, layer).weight
+        return back
+
+    def __call__(self, states: States) -> Float[Tensor, "n 1"]:
+        return cast(Tensor, super().__call__(states))
 
 
 class HamiltonianNetwork(nn.Module):

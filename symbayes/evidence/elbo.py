@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.evaluate import log_likelihood
-from symbayes.data.batches import Batch
+from symbayes.data.source import Batch
 from symbayes.evidence.objective import Objective
 from symbayes.evidence.terms import Evidence
 from symbayes.likelihoods import Likelihood

@@ -1,0 +1,30 @@
+"""Symmetries, and how they act: of grids, permutations, and Lie groups."""
+
+from symbayes.groups.actions import board, copies, cyclic, dihedral, pairs, symmetric
+from symbayes.groups.graph import automorphisms
+from symbayes.groups.grids import SpaceGroup, Translation, cube, flips, p4, p4m
+from symbayes.groups.group import Group
+from symbayes.groups.lie import affine1d, affine2d, colours
+from symbayes.groups.permutation import Permutations, from_table
+
+__all__ = [
+    "Group",
+    "Permutations",
+    "SpaceGroup",
+    "Translation",
+    "affine1d",
+    "affine2d",
+    "automorphisms",
+    "board",
+    "colours",
+    "copies",
+    "cube",
+    "cyclic",
+    "dihedral",
+    "flips",
+    "from_table",
+    "p4",
+    "p4m",
+    "pairs",
+    "symmetric",
+]

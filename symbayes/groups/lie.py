@@ -1,4 +1,4 @@
-"""Lie groups: symmetries of which there can be more or less, given by generators.
+"""Lie groups: generators of any amount, affine maps and colours, and images resampled by them.
 
 An element is the exponential of a combination of generators, exp(Σ_i c_i G_i), on homogeneous coordinates; so amounts of
 different generators are numbers on an equal footing, and everything is differentiable in them. How far each generator may go,
@@ -8,12 +8,14 @@ its *extent*, is learned elsewhere (`invariance/`); here is what its elements do
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import degrees, exp, inf
-from typing import Literal
+from itertools import product
+from math import degrees, exp, inf, log, pi, sqrt
+from typing import Literal, cast, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 Matrix = tuple[tuple[float, ...], ...]
 Unit = Literal["°", "px", "%", "log %", ""]
@@ -188,3 +190,255 @@ class Product(LieGroup):
             }
             parts.append(part._changed(mine))
         return parts[0] * parts[1]
+
+
+#: What is beyond the edge of an image: what is at the edge, nothing, or the image mirrored.
+Padding = Literal["border", "zeros", "reflection"]
+
+
+def _matrix(size: int, entries: dict[tuple[int, int], float | int]) -> Matrix:
+    return tuple(tuple(float(entries.get((row, column), 0)) for column in range(size)) for row in range(size))
+
+
+_PLANE = (
+    Generator("translation_x", _matrix(3, {(0, 2): 1}), "px", bound=1.0),
+    Generator("translation_y", _matrix(3, {(1, 2): 1}), "px", bound=1.0),
+    Generator("rotation", _matrix(3, {(0, 1): -1, (1, 0): 1}), "°", bound=pi),
+    Generator("scale_x", _matrix(3, {(0, 0): 1}), "log %", bound=log(4)),
+    Generator("scale_y", _matrix(3, {(1, 1): 1}), "log %", bound=log(4)),
+    Generator("shear", _matrix(3, {(0, 1): 1, (1, 0): 1}), "%", bound=1.0),
+)
+_TIME = (
+    Generator("shift", _matrix(2, {(0, 1): 1}), "px", bound=1.0),
+    Generator("speed", _matrix(2, {(0, 0): 1}), "log %", bound=log(4)),
+)
+
+
+def affine2d(*names: str, on: str = "images", padding: str = "border") -> LieGroup:
+    """The affine maps of the plane, or some of them: translation_x, translation_y, rotation, scale_x, scale_y and shear.
+
+    Units of extents are half the larger side of an image, radians, and logarithms of factors; of points, their own unit.
+
+    Args:
+        *names: Of the generators wanted, such as "rotation", or "scale" for both scales; all when none is given.
+        on: What they act on: "images" [n, c, h, w], or "points" [n, m, 2] or [n, 2].
+        padding: What is beyond the edge of an image: what is at the edge ("border"), "zeros", or its "reflection".
+
+    Raises:
+        ValueError: If a name, a kind of data or a padding is not known.
+    """
+    return _affine(names, on, {"images": Images(_PLANE, _padding(padding)), "points": Points(_unbounded(_PLANE))})
+
+
+def affine1d(*names: str, on: str = "sequences", padding: str = "border") -> LieGroup:
+    """Maps of time: shift and speed.
+
+    Args:
+        *names: Of the generators wanted; both when none is given.
+        on: What they act on: "sequences" [n, c, length], or "points" [n, m, 1] or [n, 1].
+        padding: As in `affine2d`.
+
+    Raises:
+        ValueError: If a name, a kind of data or a padding is not known.
+    """
+    return _affine(names, on, {"sequences": Sequences(_TIME, _padding(padding)), "points": Points(_unbounded(_TIME))})
+
+
+def colours(*names: str, channels: int = 3) -> LieGroup:
+    """Maps of the values of pixels: brightness, contrast and, of three channels, saturation and hue.
+
+    Brightness is added, contrast is a factor about zero (so about the mean of standardised images), hue turns colours about
+    the grey axis, saturation scales their distance from it. They act on [n, channels, *grid].
+
+    Args:
+        *names: Of the generators wanted; all when none is given.
+        channels: 3 for colours; with any other number only brightness and contrast are there.
+    """
+    size = channels + 1
+    every = range(channels)
+    found = [
+        Generator("brightness", _matrix(size, {(c, channels): 1 for c in every}), "%", bound=2.0),
+        Generator("contrast", _matrix(size, {(c, c): 1 for c in every}), "log %", bound=log(4)),
+    ]
+    if channels == 3:
+        chroma = {(a, b): (a == b) - 1 / 3 for a in every for b in every}
+        turn = {((c + 1) % 3, c): 1 / sqrt(3) for c in every} | {(c, (c + 1) % 3): -1 / sqrt(3) for c in every}
+        found.append(Generator("saturation", _matrix(size, chroma), "log %", bound=log(4)))
+        found.append(Generator("hue", _matrix(size, turn), "°", bound=pi))
+    group = Colours(tuple(found))
+    return group.only(*names) if names else group
+
+
+@dataclass(frozen=True)
+class Images(LieGroup):
+    """Affine maps of the plane, moving the content of images [n, c, h, w]; bilinear between pixels.
+
+    Coordinates have their origin in the middle, x to the right and y down; half the larger side is 1, so that a rotation is one
+    on rectangular images, too.
+    """
+
+    padding: Padding = "border"
+
+    def transform(self, coefficients: Coefficients, inputs: Tensor) -> Float[Tensor, "n s c h w"]:
+        _check(inputs.ndim == 4, "images [n, c, h, w]", inputs)
+        n, _, h, w = inputs.shape
+        s = coefficients.shape[1]
+        # The content moves by T where the image is read at T⁻¹ of every pixel.
+        back = self.elements(-coefficients)[..., :2, :]
+        sides = torch.tensor([w, h], dtype=back.dtype, device=back.device) / max(h, w)
+        grid = pixels((w, h), inputs) * sides  # [h, w, 2]
+        read = torch.einsum("...ij,hwj->...hwi", back[..., :2], grid) + back[..., None, None, :, 2]
+        rows = (read / sides).flatten(1, 2).expand(n, -1, -1, -1)  # the s grids, one below the other
+        moved = functional.grid_sample(inputs, rows, mode="bilinear", padding_mode=self.padding, align_corners=False)
+        return moved.unflatten(2, (s, h)).transpose(1, 2)
+
+    def side(self, inputs: Float[Tensor, "n c h w"]) -> int:
+        return max(inputs.shape[2:])
+
+
+@dataclass(frozen=True)
+class Sequences(LieGroup):
+    """Affine maps of time, moving the content of sequences [n, c, length]; linear between steps."""
+
+    padding: Padding = "border"
+
+    def transform(self, coefficients: Coefficients, inputs: Tensor) -> Float[Tensor, "n s c t"]:
+        _check(inputs.ndim == 3, "sequences [n, c, length]", inputs)
+        back = self.elements(-coefficients)[..., 0, :]
+        times = pixels((inputs.shape[2], 1), inputs)[0, :, 0]
+        read = back[..., :1] * times + back[..., 1:]
+        grid = torch.stack([read, torch.zeros_like(read)], -1).expand(len(inputs), -1, -1, -1)
+        moved = functional.grid_sample(
+            inputs[:, :, None], grid, mode="bilinear", padding_mode=self.padding, align_corners=False
+        )
+        return moved.transpose(1, 2)
+
+    def side(self, inputs: Float[Tensor, "n c t"]) -> int:
+        return inputs.shape[2]
+
+
+@dataclass(frozen=True)
+class Points(LieGroup):
+    """Affine maps, moving points [n, m, d] or [n, d] themselves."""
+
+    def transform(self, coefficients: Coefficients, inputs: Tensor) -> Float[Tensor, "n s *m d"]:
+        T = self.elements(coefficients)[..., :-1, :]
+        d = T.shape[-2]
+        _check(inputs.ndim in (2, 3) and inputs.shape[-1] == d, f"points [n, m, {d}] or [n, {d}]", inputs)
+        points = inputs if inputs.ndim == 3 else inputs[:, None]
+        moved = torch.einsum("nsij,nmj->nsmi", T[..., :-1].expand(len(inputs), -1, -1, -1), points) + T[..., None, :, -1]
+        return moved if inputs.ndim == 3 else moved[:, :, 0]
+
+    def side(self, inputs: Float[Tensor, "n *m d"]) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Colours(LieGroup):
+    """Affine maps of the values of pixels [n, c, *grid]."""
+
+    def transform(self, coefficients: Coefficients, inputs: Float[Tensor, "n c *grid"]) -> Float[Tensor, "n s c *grid"]:
+        T = self.elements(coefficients)[..., :-1, :]
+        if T.shape[-1] != inputs.shape[1] + 1:
+            raise ValueError(
+                f"These maps of colours are for {T.shape[-1] - 1} channels, the inputs have {inputs.shape[1]}. "
+                f"Use sb.colours(channels={inputs.shape[1]})."
+            )
+        mixed = torch.einsum("nsij,njp->nsip", T[..., :-1].expand(len(inputs), -1, -1, -1), inputs.flatten(2))
+        return (mixed + T[..., -1:]).unflatten(3, inputs.shape[2:])
+
+    def side(self, inputs: Float[Tensor, "n c *grid"]) -> int:
+        return 1
+
+
+def _check(holds: bool, wanted: str, inputs: Tensor) -> None:
+    if not holds:
+        raise ValueError(
+            f"These maps act on {wanted}, got inputs of shape {tuple(inputs.shape)}. Reshape them, or choose what maps act on: "
+            "sb.affine2d(on='images' or 'points'), sb.affine1d(on='sequences' or 'points'), sb.colours()."
+        )
+
+
+def pixels(shape: tuple[int, int], like: Tensor) -> Float[Tensor, "h w 2"]:
+    """Where the middles of w × h pixels are: x and y, from −1 at one edge to 1 at the other."""
+    sides = [(torch.arange(size, dtype=like.dtype, device=like.device) * 2 + 1) / size - 1 for size in shape]
+    return torch.stack(torch.meshgrid(*sides, indexing="xy"), -1)
+
+
+def _affine(names: tuple[str, ...], on: str, kinds: dict[str, LieGroup]) -> LieGroup:
+    if on not in kinds:
+        raise ValueError(f"on must be one of {', '.join(kinds)}, got {on!r}.")
+    return kinds[on].only(*names) if names else kinds[on]
+
+
+def _unbounded(generators: tuple[Generator, ...]) -> tuple[Generator, ...]:
+    """Points have no edge: shifts are in their own unit, and only turns have a bound."""
+    return tuple(replace(g, unit="" if g.unit == "px" else g.unit, bound=g.bound if g.unit == "°" else inf) for g in generators)
+
+
+def _padding(padding: str) -> Padding:
+    if padding not in get_args(Padding):
+        raise ValueError(f"padding must be one of {', '.join(get_args(Padding))}, got {padding!r}.")
+    return cast(Padding, padding)
+
+
+def resampling(group: Images, coefficients: Float[Tensor, "s k"], shape: tuple[int, int]) -> Float[Tensor, "s q p"]:
+    """R_s with vec(T_s x) = R_s vec(x), for images of a height and a width; what `Images.transform` does, as matrices.
+
+    A pixel q of T x is read at T⁻¹ q, between pixels, where pixel p counts by a product of hats, (1 − |Δx|)₊ (1 − |Δy|)₊. The
+    transpose is what the map does to a gradient, or to the other side of a scalar product: ⟨T W, x⟩ = ⟨W, Tᵀ x⟩. Torch's own
+    resampling has no second derivatives; this has, at the price of h·w × h·w numbers for every transformation.
+    """
+    h, w = shape
+    places = _places(group, coefficients, shape)
+    hats = [
+        (1 - (places[..., axis, None] - torch.arange(size, dtype=places.dtype, device=places.device)).abs()).relu()
+        for axis, size in enumerate((w, h))
+    ]
+    return (hats[1][..., :, None] * hats[0][..., None, :]).flatten(2)
+
+
+def resampled(
+    group: Images, coefficients: Float[Tensor, "s k"], images: Float[Tensor, "o c h w"]
+) -> Float[Tensor, "s o c h w"]:
+    """Images under s maps: what `resampling` gives times images, by the four pixels around each place.
+
+    It costs four products for every number, where the matrices cost h·w; so it is the way to move many images. Derivatives are
+    those of the matrices, except at places that are pixels: there they are to the right and below.
+    """
+    o, c, h, w = images.shape
+    places = _places(group, coefficients, (h, w))
+    first = places.detach().floor()
+    beyond = places - first
+    pixels_first = images.flatten(2).flatten(0, 1).T  # [p, o · c], so that what is read lies side by side
+    moved: Tensor = torch.zeros((), dtype=images.dtype, device=images.device)
+    for right, below in product((0, 1), (0, 1)):
+        x, y = first[..., 0] + right, first[..., 1] + below
+        share = _share(beyond[..., 0], right) * _share(beyond[..., 1], below)
+        inside = (x >= 0) & (x < w) & (y >= 0) & (y < h)
+        index = (y.clamp(0, h - 1) * w + x.clamp(0, w - 1)).long()
+        part = pixels_first.index_select(0, index.flatten()).unflatten(0, index.shape)
+        moved = moved + part * (share * inside)[..., None]
+    return moved.unflatten(2, (o, c)).permute(0, 2, 3, 1).unflatten(3, (h, w))
+
+
+def _share(beyond: Tensor, second: int) -> Tensor:
+    """Of a pixel in what is read between two of them."""
+    return beyond if second else 1 - beyond
+
+
+def _places(group: Images, coefficients: Float[Tensor, "s k"], shape: tuple[int, int]) -> Float[Tensor, "s q 2"]:
+    """Where every pixel of T x is read in x: x and y, in pixels from the middle of the first."""
+    h, w = shape
+    back = group.elements(-coefficients)[:, :2]
+    sides = torch.tensor([w, h], dtype=back.dtype, device=back.device)
+    relative = sides / max(h, w)
+    grid = pixels((w, h), back).flatten(0, 1) * relative
+    read = (torch.einsum("sij,qj->sqi", back[..., :2], grid) + back[:, None, :, 2]) / relative
+    places = ((read + 1) * sides - 1) / 2
+    if group.padding == "reflection":
+        # The image and its mirror image follow each other with period 2 · side; both begin half a pixel before a middle.
+        places = sides - ((places + 0.5) % (2 * sides) - sides).abs() - 0.5
+    if group.padding != "zeros":
+        places = torch.minimum(places.clamp(min=0), sides - 1)
+    return places

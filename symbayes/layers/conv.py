@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
+from symbayes.groups.grids import Translation
 from symbayes.groups.group import Group
-from symbayes.groups.translation import Translation
 from symbayes.layers.path import Path
 
 PaddingMode = Literal["circular", "zeros", "reflect", "replicate"]

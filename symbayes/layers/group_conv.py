@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
-from symbayes.groups.space import SpaceGroup
+from symbayes.groups.grids import SpaceGroup
 from symbayes.layers.conv import CONVOLUTIONS, pad, patch_rows
 from symbayes.layers.path import LinearMap, Path
 from symbayes.layers.tables import Tables

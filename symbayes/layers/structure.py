@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from symbayes.groups.grids import SpaceGroup
 from symbayes.groups.group import Group
-from symbayes.groups.space import SpaceGroup
-from symbayes.layers.basis import RadialBasis
 from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layers.smooth import RadialBasis
 
 
 class Hyperparameter(nn.Parameter):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from symbayes.posterior.prediction import Prediction
+from symbayes.posterior.predict import Prediction
 
 #: Nominal levels of intervals.
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

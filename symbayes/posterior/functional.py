@@ -26,7 +26,7 @@ from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import BlockPath
 from symbayes.layers.group_conv import GroupConvPath
-from symbayes.layers.sparse import SparseConvPath
+from symbayes.layers.smooth import SparseConvPath
 from symbayes.layers.structure import call_with
 from symbayes.posterior.posterior import Members, Posterior, Weights
 from symbayes.posterior.spread import FullSpread, MatrixSpread, Spread

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from symbayes.curvature.evaluate import evaluating
-from symbayes.invariance.filter_bank import FilterBank
+from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.scalar import Scale, Shift
 from symbayes.layers.structure import call_with, weights
-from symbayes.models.lila import ResidualBlock
+from symbayes.models import ResidualBlock
 from symbayes.posterior.permutations import HiddenUnits
 
 # Types are compared as they are, for a subclass may compute something else.

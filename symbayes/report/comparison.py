@@ -7,7 +7,7 @@ from symbayes.report.calibration import task_calibration
 from symbayes.report.invariance import task_invariance
 from symbayes.report.page import embed, render
 from symbayes.report.plots import Curve, curves, path_colours, share_bars, training_curves
-from symbayes.report.symmetries import symmetry_words
+from symbayes.training.verdicts import symmetry_words
 
 
 def comparison_page(title: str, about: str, table: dict[str, Any], runs: Sequence[dict[str, Any]]) -> str:

@@ -1,6 +1,6 @@
 """Templates to pages: a page is one file that holds its style and plotly.js, and loads nothing."""
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from plotly.graph_objects import Figure
 from plotly.io import to_html
 from plotly.offline import get_plotlyjs
@@ -16,10 +16,10 @@ _CONFIG = {
 }
 
 
-def render(template: str, **values: object) -> str:
-    """A page from a template of this package."""
+def render(template: str, package: str = "symbayes.report", **values: object) -> str:
+    """A page from a template of a package, which may build on those of this one."""
     environment = Environment(
-        loader=PackageLoader("symbayes.report"),
+        loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys([package, "symbayes.report"])]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -8,7 +8,7 @@ from symbayes.report.invariance import run_invariance
 from symbayes.report.page import embed, render
 from symbayes.report.plots import Curve, estimates, layers, path_colours, precision_curves, share_bars, training_curves
 from symbayes.report.svg import Number
-from symbayes.report.symmetries import symmetry_words
+from symbayes.training.verdicts import symmetry_words
 
 
 def run_page(summary: dict[str, Any], history: Sequence[dict[str, Any]], *, truth: Mapping[str, Number] | None = None) -> str:

@@ -9,10 +9,10 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.rule import Curvature
 from symbayes.errors import NotFiniteError
-from symbayes.evidence.gradient import gradient_through
+from symbayes.evidence.laplace import gradient_through
 from symbayes.evidence.objective import Laplace
 from symbayes.invariance.extents import Extents
-from symbayes.invariance.filter_bank import FilterBank
+from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.structure import hyperparameters
 from symbayes.priors import LOG_PRECISION_RANGE, Prior

@@ -10,12 +10,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from symbayes.data.plain import DAMAGE, check_form, error_words, read_json
+from symbayes.data.storage import DAMAGE, check_form, error_words, read_json
 from symbayes.layers.structure import weights
-from symbayes.models.allconv import build_allconv
+from symbayes.models import build_allconv
 from symbayes.posterior.calibration import Calibration
-from symbayes.posterior.posterior import Posterior
-from symbayes.posterior.saving import load_posterior
+from symbayes.posterior.posterior import Posterior, load_posterior
 from symbayes.training.record import EvidenceRecord, Record
 from symbayes.training.result import EXAMPLES, FORMAT, LIKELIHOODS, OUTPUTS, POSTERIOR, PRIORS, Result, example_outputs
 from symbayes.training.symmetries import PathRow

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from symbayes.curvature.capture import Capture
-from symbayes.curvature.check import check_capture
+from symbayes.curvature.capture import Capture, refuse_unused
+from symbayes.curvature.check import Reference, check_capture, check_functional, check_outputs, reference_of
 from symbayes.curvature.evaluate import evaluating, log_likelihood
-from symbayes.curvature.free import refuse_unused
-from symbayes.curvature.reference import Reference, check_functional, check_outputs, reference_of
 from symbayes.data.source import DataSource
 from symbayes.evidence.terms import Evidence
 from symbayes.layers.structure import weights

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from symbayes.data.whole import write_together
+from symbayes.data.storage import write_together
 from symbayes.report.run import run_page
 
 

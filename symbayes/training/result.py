@@ -16,20 +16,17 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import Rule
 from symbayes.data.source import Data, as_source
-from symbayes.data.whole import write_together
+from symbayes.data.storage import write_together
 from symbayes.errors import NoPosteriorError
 from symbayes.evidence.laplace import laplace_evidence
-from symbayes.invariance.augmentation import Augmentation, learned_augmentation
 from symbayes.invariance.extents import described_extents
-from symbayes.invariance.pictures import sample_orbits
+from symbayes.invariance.orbit_average import Augmentation, learned_augmentation, sample_orbits
 from symbayes.layers.structure import weight_tensors, weights
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from symbayes.models.allconv import AllConv
+from symbayes.models import AllConv
 from symbayes.posterior.calibration import Calibration, calibration, check_kind
-from symbayes.posterior.posterior import Posterior
-from symbayes.posterior.prediction import Prediction
-from symbayes.posterior.predictive import predict
-from symbayes.posterior.saving import saved_posterior
+from symbayes.posterior.posterior import Posterior, saved_posterior
+from symbayes.posterior.predict import Prediction, predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 from symbayes.training.record import EvidenceRecord, Record, written_records
 from symbayes.training.symmetries import Symmetries, symmetries

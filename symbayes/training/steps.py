@@ -17,8 +17,7 @@ from functools import partial
 import torch
 from torch import Generator, Tensor
 
-from symbayes.data.batches import Batch
-from symbayes.data.source import DataSource, TensorSource
+from symbayes.data.source import Batch, DataSource, TensorSource
 
 _log = logging.getLogger("symbayes")
 

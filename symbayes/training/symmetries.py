@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from symbayes.layers.structure import WeightTensor
-from symbayes.report.symmetries import symmetry_words
+from symbayes.training.verdicts import symmetry_words
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,16 @@ import torch
 from torch import Generator, Tensor
 
 from symbayes.curvature.blocks import decompose, faint
-from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.reference import check_outputs
+from symbayes.curvature.check import check_outputs
+from symbayes.curvature.kfac import Kfac, RunningCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature
-from symbayes.curvature.running import RunningCurvature
-from symbayes.data.batches import Batch
+from symbayes.data.source import Batch
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.objective import Augerino, ByCurvature
 from symbayes.layers.structure import weights
 from symbayes.training.hyper import HyperAdam
-from symbayes.training.optimiser import ProximalAdam
+from symbayes.training.optimiser import LARGEST, ProximalAdam, rotation
 from symbayes.training.problem import Problem
-from symbayes.training.rotation import LARGEST, rotation
 from symbayes.training.schedule import Schedule
 from symbayes.training.steps import Steps, Watch, steps_for
 

@@ -7,11 +7,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from symbayes.cli import demo, discover, fit, pictures, reproduce
+from papers import reproduce
+from papers.figures import commands as pictures
+from symbayes.cli import demo, discover, fit
 from symbayes.cli.app import app
-from symbayes.data import whole
-from symbayes.data.whole import write_together, write_whole
-from symbayes.experiments.study import Study
+from symbayes.cli.study import Study
+from symbayes.data import storage as whole
+from symbayes.data.storage import write_together, write_whole
 
 FULL = OSError(28, "No space left on device")
 COMMANDS = {

@@ -11,7 +11,7 @@ FAMILIES = {
     "mean-field": sb.MeanField(),
     "matrix-normal": sb.MatrixNormal(),
     "matrix-normal, diagonal factors": sb.MatrixNormal(diagonal=True),
-    "full covariance": sb.FullCovariance(),
+    "full covariance": sb.posterior.FullCovariance(),
     "biases by themselves": sb.MatrixNormal(biases="separate"),
     "biases for sure": sb.MeanField(biases="deterministic"),
 }
@@ -24,8 +24,8 @@ def family(request) -> Family:
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    factored = sb.FactoredPath((2, 4), (2, 4))
-    relaxed = sb.RelaxedLayer({"conv": sb.ConvPath(2, 2, (3,)), "factored": factored})
+    factored = sb.layers.FactoredPath((2, 4), (2, 4))
+    relaxed = sb.RelaxedLayer({"conv": sb.layers.ConvPath(2, 2, (3,)), "factored": factored})
     return nn.Sequential(relaxed, nn.GroupNorm(1, 2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 2)).double()
 
 

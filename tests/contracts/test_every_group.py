@@ -7,9 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from symbayes.groups.actions import board, copies, cyclic, dihedral, pairs, symmetric
+from symbayes.groups.grids import Translation, cube, flips, p4, p4m
 from symbayes.groups.group import Group
-from symbayes.groups.space import cube, flips, p4, p4m
-from symbayes.groups.translation import Translation
 
 GROUPS = [
     (Translation(), (3,)),

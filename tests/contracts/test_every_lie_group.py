@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.groups.lie import LieGroup, Product
-from symbayes.groups.warp import Colours, Images, Points, Sequences, affine1d, affine2d, colours
+from symbayes.groups.lie import Colours, Images, LieGroup, Points, Product, Sequences, affine1d, affine2d, colours
 
 #: A group, and the shape of data that it acts on.
 GROUPS = {

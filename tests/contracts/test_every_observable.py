@@ -9,12 +9,9 @@ from torch import nn
 from torch.func import functional_call, jacrev, vmap
 from torch.testing import assert_close
 
-from symbayes.dynamics.integrators import ImplicitMidpoint, Midpoint, RungeKutta
-from symbayes.dynamics.network import HamiltonianNetwork
-from symbayes.dynamics.neural import NeuralObservables
-from symbayes.dynamics.observables import Observables, Quadratics
-from symbayes.dynamics.perceptron import Perceptron
-from symbayes.dynamics.phase import rotated, velocity
+from symbayes.dynamics.network import HamiltonianNetwork, Perceptron
+from symbayes.dynamics.observables import NeuralObservables, Observables, Quadratics
+from symbayes.dynamics.phase import ImplicitMidpoint, Midpoint, RungeKutta, rotated, velocity
 from symbayes.layers.structure import hyperparameters, weights
 
 

@@ -5,17 +5,16 @@ import torch
 from torch.testing import assert_close
 
 from symbayes.groups.actions import board, copies, cyclic, pairs, symmetric
-from symbayes.groups.space import cube, flips, p4, p4m
-from symbayes.groups.warp import affine2d
-from symbayes.invariance.filter_path import FilterPath
-from symbayes.layers.basis import RadialBasis
+from symbayes.groups.grids import cube, flips, p4, p4m
+from symbayes.groups.lie import affine2d
+from symbayes.invariance.filters import FilterPath
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import BlockPath, FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, SeparableGroupPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import LinearMap, Path, Shaped
-from symbayes.layers.sparse import ExpandedPath, ProjectedPath, SparseConvPath, SparseFactoredPath
+from symbayes.layers.smooth import ExpandedPath, ProjectedPath, RadialBasis, SparseConvPath, SparseFactoredPath
 
 CASES = {
     "dense": (lambda: DensePath((2, 3, 3), (4, 2)), (2, 3, 3)),

@@ -6,14 +6,13 @@ from torch import nn
 from torch.distributions import Normal
 from torch.testing import assert_close
 
-from symbayes.groups.space import p4, p4m
-from symbayes.groups.translation import Translation
+from symbayes.groups.grids import Translation, p4, p4m
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
+from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
 from symbayes.layers.structure import weight_tensors
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 

@@ -9,17 +9,15 @@ from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.fisher import EmpiricalFisher, MonteCarloFisher
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kernel import Kernel
+from symbayes.curvature.kernel import Kernel, Subsets
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.lanczos import Lanczos
-from symbayes.curvature.preconditioned import Preconditioned
+from symbayes.curvature.lanczos import Lanczos, Preconditioned
 from symbayes.curvature.rule import Rule
-from symbayes.curvature.subsets import Subsets
 from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
+from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Categorical, Gaussian
 from symbayes.priors import TensorwisePrior
 from tests.oracles import dense_ggn, joined, softmax_hessian

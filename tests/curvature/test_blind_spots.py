@@ -8,13 +8,20 @@ from torch.testing import assert_close
 from torch.utils.data import Dataset, IterableDataset
 
 import symbayes as sb
-from symbayes.curvature import reference
+from symbayes.curvature import Diagonal, Ekfac, EmpiricalFisher, Ggn, Kernel, Lanczos, MonteCarloFisher, Preconditioned, Subsets
+from symbayes.curvature import check as reference
 from symbayes.curvature.evaluate import NormsByParts
 from symbayes.posterior.functional import sampled_outputs
 from tests.curvature.networks import Do
 from tests.curvature.test_silence import CLASSES, by_every_direction, data, evidence, exact, slope_of_the_exact_evidence
 
-RULES = {"diagonal": sb.Diagonal(), "kfac": sb.Kfac(), "ggn": sb.Ggn(), "kernel": sb.Kernel(6), "lanczos": sb.Lanczos(1, 2)}
+RULES = {
+    "diagonal": Diagonal(),
+    "kfac": sb.Kfac(),
+    "ggn": Ggn(),
+    "kernel": Kernel(6),
+    "lanczos": Lanczos(1, 2),
+}
 
 
 def masked(model):
@@ -34,7 +41,7 @@ def tied_head():
 
 def test_outputs_that_are_ruled_out_do_not_hide_what_is_wrong():
     with pytest.raises(RuntimeError, match=r"Parameter '0\.parts\.0\.weight' is used in another way"):
-        evidence(masked(tied_head()).double(), two_classes(), sb.Diagonal())
+        evidence(masked(tied_head()).double(), two_classes(), Diagonal())
     for rule in RULES.values():
         centred = Do(lambda s, x: s.parts[0](x - x.mean(0)), [nn.Linear(4, CLASSES)])
         with pytest.raises(RuntimeError, match="must not depend on the other data"):
@@ -48,8 +55,8 @@ def test_outputs_that_are_ruled_out_do_not_hide_what_is_wrong():
 def test_outputs_that_are_ruled_out_are_no_harm_to_a_sound_network(count):
     model = masked(nn.Sequential(nn.Linear(4, 4), nn.PReLU(4), nn.Linear(4, CLASSES))).double()
     full, diagonal = exact(model, two_classes(count))
-    assert_close(evidence(model, two_classes(count), sb.Diagonal()), diagonal, rtol=1e-10, atol=0)
-    for rule in (sb.Ggn(), sb.Kernel(count)):
+    assert_close(evidence(model, two_classes(count), Diagonal()), diagonal, rtol=1e-10, atol=0)
+    for rule in (Ggn(), Kernel(count)):
         assert_close(evidence(model, two_classes(count), rule), full, rtol=1e-10, atol=0)
 
 
@@ -88,7 +95,7 @@ class Counting(nn.Module):
         return self.norm(self.inner(x))
 
 
-@pytest.mark.parametrize("rule", [*RULES.values(), sb.Ekfac(), sb.Preconditioned(steps=2)], ids=str)
+@pytest.mark.parametrize("rule", [*RULES.values(), Ekfac(), Preconditioned(steps=2)], ids=str)
 def test_no_rule_runs_a_model_in_training_mode(rule):
     model = Counting().double()
     before = model.norm.running_mean.clone()
@@ -108,7 +115,7 @@ DIRECT = {
 }
 
 
-@pytest.mark.parametrize("rule", [sb.Ggn(), sb.Kernel(6), sb.Lanczos()], ids=["ggn", "kernel", "lanczos"])
+@pytest.mark.parametrize("rule", [Ggn(), Kernel(6), Lanczos()], ids=["ggn", "kernel", "lanczos"])
 @pytest.mark.parametrize("name", DIRECT)
 def test_gradients_go_through_norms_that_are_called_directly(name, rule):
     scale = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
@@ -119,7 +126,7 @@ def test_gradients_go_through_norms_that_are_called_directly(name, rule):
         b=torch.rand(4),
     ).double()
     pair = data(4)
-    if isinstance(rule, sb.Lanczos):
+    if isinstance(rule, Lanczos):
         total = by_every_direction(rule, model, pair)
     else:
         total = sb.laplace_evidence(model, pair, sb.Categorical(), sb.TensorwisePrior(model), rule=rule).total
@@ -156,7 +163,7 @@ def test_gradients_are_right_for_a_single_datum_too(name, case):
     model(data(2, 4, 4)[0])
     model.eval()
     prior = sb.TensorwisePrior(model)
-    rule = sb.Diagonal() if case == "one datum" else sb.Subsets(sb.Diagonal(), 2, None)
+    rule = Diagonal() if case == "one datum" else Subsets(Diagonal(), 2, None)
 
     def total():
         seed = torch.Generator().manual_seed(0)
@@ -201,7 +208,9 @@ def test_noise_behind_maps_knows_hooks_on_all_modules():
 
 
 @pytest.mark.parametrize(
-    "rule", [sb.Kfac(), sb.Ggn(), sb.Kernel(40), sb.Lanczos(1, 2)], ids=["kfac", "ggn", "kernel", "lanczos"]
+    "rule",
+    [sb.Kfac(), Ggn(), Kernel(40), Lanczos(1, 2)],
+    ids=["kfac", "ggn", "kernel", "lanczos"],
 )
 def test_data_that_see_each_other_further_back_in_a_batch_are_found(rule):
     inputs, targets = data(4, count=40)
@@ -224,7 +233,7 @@ def test_padding_that_comes_later_is_known_to_products():
         w=torch.randn(6, 4, generator=generator),
     ).double()
     with torch.no_grad():
-        found = by_every_direction(sb.Lanczos(), model, pair)
+        found = by_every_direction(Lanczos(), model, pair)
     assert_close(float(found), exact(model, pair)[0], rtol=1e-8, atol=0)
 
 
@@ -246,7 +255,7 @@ def test_a_tensor_of_the_user_that_the_first_datum_does_not_use_has_its_gradient
     prior = sb.TensorwisePrior(model)
 
     def total():
-        return sb.laplace_evidence(model, pair, sb.Categorical(), prior, rule=sb.Diagonal()).total
+        return sb.laplace_evidence(model, pair, sb.Categorical(), prior, rule=Diagonal()).total
 
     (found,) = torch.autograd.grad(total(), scale)
     assert_close(found, difference(total, scale), rtol=1e-5, atol=1e-7)
@@ -275,7 +284,7 @@ def test_coupling_shows_beside_a_large_offset_of_all_outputs():
 def test_numbers_of_any_size_are_compared(scale):
     inputs, targets = data(4)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, CLASSES))
-    assert evidence(model, (inputs.float() * scale, targets), sb.Diagonal()) < 0
+    assert evidence(model, (inputs.float() * scale, targets), Diagonal()) < 0
 
 
 def test_the_empirical_fisher_is_differentiated_in_the_noise():
@@ -283,7 +292,7 @@ def test_the_empirical_fisher_is_differentiated_in_the_noise():
     model, likelihood = nn.Linear(4, CLASSES).double(), sb.Gaussian(0.5).double()
 
     def total():
-        rule = sb.Kfac(sb.EmpiricalFisher())
+        rule = sb.Kfac(EmpiricalFisher())
         return sb.laplace_evidence(model, (inputs, targets), likelihood, sb.TensorwisePrior(model), rule=rule).total
 
     (found,) = torch.autograd.grad(total(), likelihood.log_noise)
@@ -301,7 +310,7 @@ def test_units_are_checked_in_a_loop_of_the_user_too():
 def test_inputs_may_ask_for_gradients():
     (inputs, targets), model = data(4), nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, CLASSES)).double()
     inputs.requires_grad_()
-    prior, rule = sb.TensorwisePrior(model), sb.Kfac(sb.MonteCarloFisher())
+    prior, rule = sb.TensorwisePrior(model), sb.Kfac(MonteCarloFisher())
     seed = torch.Generator().manual_seed(0)
     (found,) = sb.evidence_gradient(model, (inputs, targets), sb.Categorical(), prior, [inputs], rule=rule, generator=seed)
     assert found.shape == inputs.shape
@@ -327,7 +336,7 @@ class OneByOne(torch.autograd.Function):
 def test_columns_go_back_one_by_one_where_torch_cannot_batch_them():
     model = Do(lambda s, x: s.parts[1](OneByOne.apply(s.parts[0](x))), [nn.Linear(4, 4), nn.Linear(4, CLASSES)]).double()
     plain = nn.Sequential(model.parts[0], nn.Tanh(), model.parts[1])
-    assert_close(evidence(model, data(4), sb.Diagonal()), evidence(plain, data(4), sb.Diagonal()))
+    assert_close(evidence(model, data(4), Diagonal()), evidence(plain, data(4), Diagonal()))
 
 
 def test_layers_that_are_left_out_in_training_have_no_gradient_then():
@@ -393,7 +402,7 @@ def test_batches_that_are_no_pairs_say_of_how_many():
 def test_scales_too_far_apart_are_said():
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, CLASSES)).double()
     with pytest.raises(sb.NotFiniteError, match="on scales that double precision can add up"):
-        sb.laplace_evidence(model, data(4), sb.Categorical(), sb.TensorwisePrior(model, 1e-25), rule=sb.Ggn())
+        sb.laplace_evidence(model, data(4), sb.Categorical(), sb.TensorwisePrior(model, 1e-25), rule=Ggn())
 
 
 class Buffered(nn.Module):
@@ -424,7 +433,7 @@ def test_models_that_drop_the_axis_of_a_single_datum_predict():
     assert_close(result.predict(inputs[:1], by="plug-in").mean, result.predict(inputs, by="plug-in").mean[:1])
     assert result.evaluate((inputs, targets))["nll"] > 0
     with pytest.raises(RuntimeError, match="datum by datum"):
-        evidence(model, (inputs, targets), sb.Ggn())
+        evidence(model, (inputs, targets), Ggn())
 
 
 def test_a_model_is_checked_before_training_and_not_again_while_it_trains(monkeypatch):

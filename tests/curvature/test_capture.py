@@ -13,7 +13,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
 from symbayes.layers.scalar import Scale, Shift
-from symbayes.layers.sparse import SparseConvPath
+from symbayes.layers.smooth import SparseConvPath
 from symbayes.likelihoods import Categorical
 from tests.oracles import dense_ggn, softmax_hessian
 

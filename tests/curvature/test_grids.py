@@ -11,13 +11,13 @@ from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
-from symbayes.groups.space import cube, flips
+from symbayes.groups.grids import cube, flips
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
+from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Categorical, Gaussian
 from tests.oracles import dense_ggn, joined, softmax_hessian
 

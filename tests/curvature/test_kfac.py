@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from symbayes.curvature.blocks import DenseBlock, DiagonalBlock, Factor, KroneckerBlock, decompose
+from symbayes.curvature.blocks import DenseBlock, DiagonalBlock, Factor, KroneckerBlock, SecondMoment, decompose
 from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import OUTPUT_BUDGET, Kfac, data_at_once
-from symbayes.curvature.moment import SecondMoment
 from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath

@@ -10,8 +10,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.lanczos import Lanczos
-from symbayes.curvature.preconditioned import Preconditioned
+from symbayes.curvature.lanczos import Lanczos, Preconditioned
 from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
@@ -35,7 +34,7 @@ def problem():
     nn.init.uniform_(head.weight, -1, 1, generator=generator)
     nn.init.zeros_(head.bias)
     model = nn.Sequential(RelaxedLayer(paths, stride=2), nn.Tanh(), nn.Flatten(), head).double()
-    sb.fit(model, (inputs, targets), objective=sb.Map(sb.Diagonal()), epochs=10, progress=False)
+    sb.fit(model, (inputs, targets), objective=sb.Map(sb.curvature.Diagonal()), epochs=10, progress=False)
     data = TensorSource(inputs, targets, torch.device("cpu"))
     prior = TensorwisePrior(model)
     with torch.no_grad():
@@ -141,7 +140,7 @@ def test_data_that_say_nothing_determine_nothing():
         assert_close(float(curvature.effective(precisions)["weight"]), 0.0)
 
 
-@pytest.mark.parametrize("base", [Kfac(), sb.Ekfac(), sb.Diagonal(), Ggn(joint=False)], ids=str)
+@pytest.mark.parametrize("base", [Kfac(), sb.curvature.Ekfac(), sb.curvature.Diagonal(), Ggn(joint=False)], ids=str)
 def test_vectors_turn_into_the_eigenbasis_and_back(base, problem):
     model, data, _, _ = problem
     with torch.no_grad():

@@ -7,8 +7,7 @@ from torch.testing import assert_close
 
 from symbayes.curvature.blocks import DiagonalBlock, KroneckerBlock
 from symbayes.curvature.fisher import ExactFisher, MonteCarloFisher
-from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.running import RunningCurvature
+from symbayes.curvature.kfac import Kfac, RunningCurvature
 from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath

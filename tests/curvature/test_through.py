@@ -13,21 +13,19 @@ from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.fisher import EmpiricalFisher, MonteCarloFisher
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kernel import Kernel
+from symbayes.curvature.kernel import Kernel, Subsets
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
-from symbayes.curvature.replay import some_batches
-from symbayes.curvature.subsets import Subsets
+from symbayes.curvature.rule import some_batches
 from symbayes.data.source import TensorSource, as_source
-from symbayes.evidence.gradient import evidence_gradient
-from symbayes.evidence.laplace import laplace_evidence
-from symbayes.groups.warp import affine2d
-from symbayes.invariance.filter_bank import FilterBank
+from symbayes.evidence.laplace import evidence_gradient, laplace_evidence
+from symbayes.groups.lie import affine2d
+from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.sparse import SparseConvPath
+from symbayes.layers.smooth import SparseConvPath
 from symbayes.layers.structure import Hyperparameter
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
 from symbayes.priors import TensorwisePrior

@@ -11,8 +11,8 @@ from torch.nn import functional
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from papers.data import motifs
 from symbayes.data.load import load
-from symbayes.data.sequences import motifs
 from symbayes.data.source import as_source, check_finite
 from symbayes.errors import NotFiniteError
 

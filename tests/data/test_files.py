@@ -10,9 +10,9 @@ from torch.testing import assert_close
 from typer.testing import CliRunner
 
 from symbayes.cli.app import app
-from symbayes.data import checksums
-from symbayes.data.checksums import MD5, digest
+from symbayes.data import files as checksums
 from symbayes.data.download import download
+from symbayes.data.files import MD5, digest
 from symbayes.data.load import load
 from tests.data.fakes import cifar_records, pickled, write_mnist
 

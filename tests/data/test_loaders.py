@@ -18,6 +18,7 @@ from torch.utils.data import (
 )
 
 import symbayes as sb
+from symbayes.curvature import Ggn, Kernel, Lanczos
 from symbayes.data.source import as_source
 
 CPU = torch.device("cpu")
@@ -145,7 +146,7 @@ def test_arrays_are_data():
     assert_close(targets, DATA.tensors[1])
 
 
-@pytest.mark.parametrize("rule", [sb.Kfac(batch_size=4), sb.Ggn(batch_size=4), sb.Lanczos(1, 1, batch_size=4)], ids=str)
+@pytest.mark.parametrize("rule", [sb.Kfac(batch_size=4), Ggn(batch_size=4), Lanczos(1, 1, batch_size=4)], ids=str)
 def test_messages_number_a_datum_as_the_data_have_it(rule):
     inputs, targets = DATA.tensors[0].clone(), DATA.tensors[1]
     inputs[9, 1] = torch.nan
@@ -159,7 +160,7 @@ def test_messages_do_not_number_data_that_were_shuffled():
     inputs[9, 1] = torch.nan
     model = nn.Linear(3, 2)
     for data, rule in (
-        ((inputs, targets), sb.Kernel(N)),
+        ((inputs, targets), Kernel(N)),
         (DataLoader(TensorDataset(inputs, targets), N, shuffle=True), sb.Kfac()),
     ):
         with pytest.raises(sb.NotFiniteError, match=r"NaN or infinity in 1 of \d+ data of a batch\. Clean"):

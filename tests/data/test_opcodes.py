@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 
+from symbayes.data.files import read_batch
 from symbayes.data.load import load
-from symbayes.data.opcodes import read_batch
 from tests.damage import damaged
 from tests.data.fakes import cifar_records
 

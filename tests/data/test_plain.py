@@ -5,7 +5,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 
-from symbayes.data.plain import check_form, read_json
+from symbayes.data.storage import check_form, read_json
 
 
 @dataclass

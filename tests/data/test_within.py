@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from symbayes.cli.app import app
 from symbayes.data import download as downloads
 from symbayes.data.download import download
-from symbayes.data.load import check_files, load
-from symbayes.data.within import read_within
+from symbayes.data.load import load
+from symbayes.data.storage import read_within
+from symbayes.data.task import check_files
 from tests.damage import damaged
 from tests.data.fakes import cifar_records, write_mnist
 

@@ -8,7 +8,7 @@ import torch
 from torch.func import jacrev, vmap
 from torch.testing import assert_close
 
-from symbayes.dynamics.integrators import (
+from symbayes.dynamics.phase import (
     INTEGRATORS,
     Euler,
     ImplicitMidpoint,
@@ -16,8 +16,9 @@ from symbayes.dynamics.integrators import (
     Leapfrog,
     Midpoint,
     RungeKutta,
+    rotated,
+    velocity,
 )
-from symbayes.dynamics.phase import rotated, velocity
 from symbayes.dynamics.systems import oscillators, pendulum
 
 ORDERS = {Euler: 1, Midpoint: 2, RungeKutta: 4, ImplicitMidpoint: 2, Leapfrog: 2}

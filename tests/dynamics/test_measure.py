@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.dynamics.measure import MEASURES, even_amounts, random_amounts
+from symbayes.dynamics.network import MEASURES, even_amounts, random_amounts
 
 #: The variance of a coordinate, among k.
 VARIANCES = {"uniform": lambda k: pi**2 / 3, "ball": lambda k: pi**2 / (k + 2), "gaussian": lambda k: pi**2 / 4}

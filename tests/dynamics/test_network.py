@@ -7,12 +7,9 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from symbayes.dynamics.integrators import ImplicitMidpoint, Midpoint, RungeKutta
-from symbayes.dynamics.network import HamiltonianNetwork
-from symbayes.dynamics.neural import NeuralObservables
-from symbayes.dynamics.observables import Quadratics
-from symbayes.dynamics.perceptron import Perceptron
-from symbayes.dynamics.phase import velocity
+from symbayes.dynamics.network import HamiltonianNetwork, Perceptron
+from symbayes.dynamics.observables import NeuralObservables, Quadratics
+from symbayes.dynamics.phase import ImplicitMidpoint, Midpoint, RungeKutta, velocity
 
 NETS = {
     "perceptron": lambda: Perceptron(4, 6, 2).double(),

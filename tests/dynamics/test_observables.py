@@ -7,10 +7,8 @@ import torch
 from scipy.integrate import solve_ivp
 from torch.testing import assert_close
 
-from symbayes.dynamics.integrators import Midpoint, RungeKutta
-from symbayes.dynamics.neural import NeuralObservables
-from symbayes.dynamics.observables import Quadratics
-from symbayes.dynamics.phase import gradient, poisson, velocity
+from symbayes.dynamics.observables import NeuralObservables, Quadratics
+from symbayes.dynamics.phase import Midpoint, RungeKutta, gradient, poisson, velocity
 from symbayes.layers.structure import hyperparameters, weights
 
 

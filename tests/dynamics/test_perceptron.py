@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call, vmap
 from torch.testing import assert_close
 
-from symbayes.dynamics.perceptron import Perceptron
+from symbayes.dynamics.network import Perceptron
 from symbayes.dynamics.phase import gradient
 
 

@@ -4,10 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.discovery.span import parallelness
-from symbayes.dynamics.observables import Quadratics
-from symbayes.dynamics.phase import poisson, relative_bracket, velocity
-from symbayes.dynamics.quadratic import (
+from symbayes.dynamics.observables import (
+    Quadratics,
     coefficients,
     conserved_quadratics,
     euclidean,
@@ -16,6 +14,8 @@ from symbayes.dynamics.quadratic import (
     unitary,
     with_coefficients,
 )
+from symbayes.dynamics.phase import poisson, relative_bracket, velocity
+from symbayes.dynamics.quantity import parallelness
 from symbayes.dynamics.systems import system
 
 

@@ -8,8 +8,8 @@ import torch
 from scipy.special import ellipk
 from torch.testing import assert_close
 
-from symbayes.dynamics.simulate import simulate
 from symbayes.dynamics.systems import TESTS, Start, System, bodies, kepler, oscillators, pendulum, system
+from symbayes.dynamics.trajectories import simulate
 from symbayes.errors import NotFiniteError
 
 

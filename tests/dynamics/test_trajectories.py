@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.data import whole
-from symbayes.dynamics.simulate import simulate
-from symbayes.dynamics.trajectories import Trajectories, load_trajectories, save_csv
+from symbayes.data import storage as whole
+from symbayes.dynamics.trajectories import Trajectories, load_trajectories, save_csv, simulate
 from tests.damage import damaged
 
 

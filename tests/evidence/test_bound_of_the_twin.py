@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import symbayes as sb
+from papers.demos.waves import twin_features
 from symbayes.evidence.exact import posterior_mode
-from symbayes.experiments.waves import twin_features
 from symbayes.layers.structure import Hyperparameter
 from symbayes.posterior.families import Variational
 
@@ -56,7 +56,7 @@ def case(square: float) -> Case:
     inputs = 6 * torch.rand(15, 1, generator=generator, dtype=torch.float64) - 3
     targets = (2 * inputs).sin() + NOISE * torch.randn(15, 1, generator=generator, dtype=torch.float64)
     torch.nn.init.normal_((model := Twin(square)).linear.weight, generator=generator)
-    return Case(model, sb.FullCovariance().over(model), (inputs, targets))
+    return Case(model, sb.posterior.FullCovariance().over(model), (inputs, targets))
 
 
 @torch.no_grad()

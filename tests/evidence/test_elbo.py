@@ -15,7 +15,7 @@ FAMILIES = {
     "mean-field": sb.MeanField(),
     "matrix-normal": sb.MatrixNormal(),
     "diagonal factors": sb.MatrixNormal(diagonal=True),
-    "full": sb.FullCovariance(),
+    "full": sb.posterior.FullCovariance(),
     "separate": sb.MatrixNormal(biases="separate"),
 }
 
@@ -63,7 +63,7 @@ def maximised(objective: sb.Elbo, model: nn.Module, batch, likelihood, prior) ->
 def test_full_covariance_reaches_the_exact_evidence_of_linear_regression():
     x, y = regression()
     model, likelihood = nn.Linear(3, 2).double(), sb.Gaussian(0.4).double()
-    objective = sb.Elbo(sb.FullCovariance(), draws="cubature", collapsed=False)
+    objective = sb.Elbo(sb.posterior.FullCovariance(), draws="cubature", collapsed=False)
     found = maximised(objective, model, (x, y), likelihood, sb.ScalarPrior(model, 1.7))
     features = torch.cat([x, torch.ones(24, 1, dtype=torch.float64)], 1)
     exact = sb.exact_evidence(features, y, 1.7, likelihood.noise().item())
@@ -191,8 +191,8 @@ def test_gradients_by_finite_differences(name, local):
 
 LOCAL = {
     "linear": (lambda: nn.Linear(3, 4).double(), (3,)),
-    "dense path": (lambda: sb.DensePath((3,), (2, 2)).double(), (3,)),
-    "factored": (lambda: nn.Sequential(sb.FactoredPath((2, 3), (2, 2)).double(), nn.Flatten()), (2, 3)),
+    "dense path": (lambda: sb.layers.DensePath((3,), (2, 2)).double(), (3,)),
+    "factored": (lambda: nn.Sequential(sb.layers.FactoredPath((2, 3), (2, 2)).double(), nn.Flatten()), (2, 3)),
 }
 
 

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.exact import exact_evidence, posterior_mode
-from symbayes.groups.warp import affine2d
+from symbayes.groups.lie import affine2d
 from symbayes.likelihoods import Gaussian
 from symbayes.priors import ScalarPrior
 from tests.oracles import finite_difference
@@ -48,7 +48,7 @@ def test_its_terms_are_those_of_laplace_at_the_mode(n, h, generator):
     with torch.no_grad():
         model.weight.copy_(posterior_mode(features, targets, 2.0, 0.6).T)
         likelihood.log_noise.fill_(math.log(0.6))
-    wanted = sb.laplace_evidence(model, (features, targets), likelihood, prior, rule=sb.Ggn())
+    wanted = sb.laplace_evidence(model, (features, targets), likelihood, prior, rule=sb.curvature.Ggn())
     found = exact_evidence(features, targets, 2.0, 0.6)
     for term in ("log_likelihood", "log_prior", "log_volume"):
         assert_close(getattr(found, term), getattr(wanted, term).detach(), rtol=1e-9, atol=1e-8)

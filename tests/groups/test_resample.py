@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.groups.resample import resampled, resampling
-from symbayes.groups.warp import affine2d
+from symbayes.groups.lie import affine2d, resampled, resampling
 
 SHAPES = [(5, 5), (4, 7), (6, 3), (1, 1)]
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.groups.space import SpaceGroup, cube, flips, p4, p4m
+from symbayes.groups.grids import SpaceGroup, cube, flips, p4, p4m
 
 
 @pytest.mark.parametrize(("group", "order"), [(p4(), 4), (p4m(), 8), (flips(), 2), (flips(3, (0, 1, 2)), 8), (cube(), 24)])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.groups.warp import affine1d, affine2d, colours
+from symbayes.groups.lie import affine1d, affine2d, colours
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.groups.warp import affine1d, affine2d, colours
-from symbayes.invariance.filter_bank import RadialFilterBank
+from symbayes.groups.lie import affine1d, affine2d, colours
+from symbayes.invariance.filters import RadialFilterBank
 from symbayes.layers.structure import hyperparameters, weights
 from tests.oracles import dense_ggn, finite_difference, joined, softmax_hessian
 
@@ -163,7 +163,7 @@ def test_the_full_curvature_is_that_of_the_averaged_network(generator):
     names = list(weights(model))
     H = joined(dense_ggn(model, inputs, softmax_hessian), names)
     prior = sb.ScalarPrior(model, 0.7)
-    found = sb.laplace_evidence(model, (inputs, targets), sb.Categorical(), prior, rule=sb.Ggn())
+    found = sb.laplace_evidence(model, (inputs, targets), sb.Categorical(), prior, rule=sb.curvature.Ggn())
     wanted = -(torch.logdet(H + 0.7 * torch.eye(len(H), dtype=H.dtype)) - len(H) * math.log(2 * math.pi)) / 2
     assert_close(found.log_volume.detach(), wanted)
     kronecker = sb.laplace_evidence(model, (inputs, targets), sb.Categorical(), prior)

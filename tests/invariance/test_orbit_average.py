@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from symbayes.groups.warp import affine1d, affine2d
+from symbayes.groups.lie import affine1d, affine2d
 from symbayes.invariance.extents import Extents, all_extents
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.structure import Hyperparameter, hyperparameters, weight_tensors

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import symbayes as sb
-from symbayes.invariance.pictures import sample_orbits
+from symbayes.invariance.orbit_average import sample_orbits
 
 
 def test_a_row_for_each_image():
@@ -17,7 +17,7 @@ def test_a_row_for_each_image():
 
 
 def test_transformations_of_features_are_not_shown_on_inputs(tmp_path):
-    inner = sb.OrbitAverage(nn.Sequential(nn.Flatten(), nn.Linear(128, 2)), sb.colours(channels=8), samples=2)
+    inner = sb.OrbitAverage(nn.Sequential(nn.Flatten(), nn.Linear(128, 2)), sb.groups.colours(channels=8), samples=2)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), inner)
     data = torch.randn(8, 3, 6, 6), torch.arange(8) % 2
     result = sb.fit(model, data, epochs=2, progress=False)

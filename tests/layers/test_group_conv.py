@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.data.source import as_source
 from symbayes.groups.actions import cyclic
-from symbayes.groups.space import flips, p4, p4m
+from symbayes.groups.grids import flips, p4, p4m
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupPath
 from symbayes.layers.orbit import OrbitPath
@@ -98,7 +98,7 @@ def test_expanding_over_turns_and_space_is_far_closer_to_the_exact_curvature_tha
         nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(3, 3),
     ).double()  # fmt: skip
     data = as_source((torch.randn(40, 1, 4, 4, dtype=torch.float64), torch.randint(0, 3, (40,))), torch.device("cpu"))
-    rules = {"exact": sb.Ggn(joint=False), "expand": sb.Kfac(), "reduce": sb.Kfac(sharing="reduce")}
+    rules = {"exact": sb.curvature.Ggn(joint=False), "expand": sb.Kfac(), "reduce": sb.Kfac(sharing="reduce")}
     found = {name: rule.curvature(model, data, sb.Categorical()).blocks for name, rule in rules.items()}
     for weight, lost in {"0.weight": 0.1, "2.weight": 0.4}.items():
         trace = {name: float(blocks[weight].trace()) for name, blocks in found.items()}
@@ -112,7 +112,7 @@ def test_kfac_of_a_group_convolution_is_exact_where_it_must_be(generator):
     model = nn.Sequential(path, GroupPool(2, "mean"), nn.Flatten())
     data = (torch.randn(1, 2, 1, 1, generator=generator, dtype=torch.float64), torch.tensor([0]))
     found = sb.laplace_evidence(model, data, sb.Categorical(), sb.TensorwisePrior(model), rule=sb.Kfac(sharing="reduce"))
-    exact = sb.laplace_evidence(model, data, sb.Categorical(), sb.TensorwisePrior(model), rule=sb.Ggn())
+    exact = sb.laplace_evidence(model, data, sb.Categorical(), sb.TensorwisePrior(model), rule=sb.curvature.Ggn())
     assert_close(found.total, exact.total)
 
 

@@ -183,7 +183,7 @@ def test_reduce_is_exact_for_a_linear_set_network_that_is_averaged(generator):
 
 
 def test_the_trace_of_ekfac_and_the_blocks_of_biases_are_exact(generator):
-    paths = {"orbit": OrbitPath(2, 3, board(3)), "dense": sb.DensePath((2, 9), (3, 9))}
+    paths = {"orbit": OrbitPath(2, 3, board(3)), "dense": sb.layers.DensePath((2, 9), (3, 9))}
     layers = (RelaxedLayer(paths), nn.Tanh(), OrbitPath(3, 2, board(3).pooled()), nn.Flatten())
     model = randomised(nn.Sequential(*layers), generator)
     inputs = torch.randn(8, 2, 9, generator=generator, dtype=torch.float64)
@@ -198,7 +198,7 @@ def test_the_trace_of_ekfac_and_the_blocks_of_biases_are_exact(generator):
 
 
 def test_the_symmetry_is_known_by_name():
-    layer = RelaxedLayer({"orbit": OrbitPath(1, 2, board(3)), "dense": sb.DensePath((1, 9), (2, 9))})
+    layer = RelaxedLayer({"orbit": OrbitPath(1, 2, board(3)), "dense": sb.layers.DensePath((1, 9), (2, 9))})
     tensors = weight_tensors(nn.Sequential(layer))
     assert {(tensor.path, tensor.symmetry) for tensor in tensors.values()} == {("orbit", "board symmetry"), ("dense", None)}
     strict = weight_tensors(nn.Sequential(OrbitPath(1, 2, board(3)), nn.ReLU()))

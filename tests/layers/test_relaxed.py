@@ -4,15 +4,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.groups.space import cube, flips
-from symbayes.groups.translation import Translation
+from symbayes.groups.grids import Translation, cube, flips
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath
-from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.sparse import SparseConvPath, SparseFactoredPath
-from symbayes.layers.subsample import centre
+from symbayes.layers.relaxed import RelaxedLayer, centre
+from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
 
 GRIDS = {1: (12,), 3: (4, 2, 6)}
 #: For a group convolution, which lifts; its channels are those of all turns.

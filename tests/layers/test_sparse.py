@@ -8,11 +8,10 @@ from torch.testing import assert_close
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
 from symbayes.evidence.objective import Map
-from symbayes.layers.basis import RadialBasis
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.sparse import ExpandedPath, ProjectedPath, SparseConvPath, SparseFactoredPath, weights_first
+from symbayes.layers.smooth import ExpandedPath, ProjectedPath, RadialBasis, SparseConvPath, SparseFactoredPath, weights_first
 from symbayes.layers.structure import weight_tensors
 from symbayes.likelihoods import Categorical, Gaussian
 from symbayes.priors import TensorwisePrior
@@ -65,7 +64,7 @@ def test_projecting_data_or_weights_gives_the_same(features, generator, monkeypa
         inputs = torch.randn(20, 3, d_in, generator=generator, dtype=torch.float64)
         found = []
         for choice in (True, False):
-            monkeypatch.setattr("symbayes.layers.sparse.weights_first", lambda *_, choice=choice: choice)
+            monkeypatch.setattr("symbayes.layers.smooth.weights_first", lambda *_, choice=choice: choice)
             found.append(path(inputs))
         assert_close(*found)
     assert weights_first(20, basis.matrix(), features) == (features == 1)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from symbayes.groups.actions import symmetric
-from symbayes.groups.space import p4
+from symbayes.groups.grids import p4
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath

@@ -7,11 +7,10 @@ import torch
 from torch.testing import assert_close
 
 from symbayes.data.load import load
-from symbayes.groups.translation import Translation
+from symbayes.groups.grids import Translation
 from symbayes.layers.conv import ConvPath
-from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.subsample import align, centre
-from symbayes.models.allconv import build_allconv
+from symbayes.layers.relaxed import RelaxedLayer, align, centre
+from symbayes.models import build_allconv
 
 
 def test_the_centre_moves_with_the_content(generator):

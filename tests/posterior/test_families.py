@@ -8,13 +8,13 @@ import symbayes as sb
 from symbayes.layers.structure import weights
 from symbayes.posterior.spread import DiagonalSpread, FullSpread, MatrixSpread
 
-FAMILIES = (sb.MeanField, sb.MatrixNormal, sb.FullCovariance)
+FAMILIES = (sb.MeanField, sb.MatrixNormal, sb.posterior.FullCovariance)
 
 
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(2, 4, 3, groups=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), sb.DensePath((16,), (3,)), nn.Tanh(),
+        nn.Conv2d(2, 4, 3, groups=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), sb.layers.DensePath((16,), (3,)), nn.Tanh(),
         nn.Linear(3, 2),
     )  # fmt: skip
 
@@ -42,14 +42,14 @@ def test_matrices_are_those_of_the_rows():
 
 
 def test_a_bias_that_blocks_share_is_no_column():
-    variational = sb.MatrixNormal().over(sb.FactoredPath((2, 3), (4, 3)))
+    variational = sb.MatrixNormal().over(sb.layers.FactoredPath((2, 3), (4, 3)))
     forms = {tuple(members.shapes): matrix for members, matrix in variational.members}
     assert forms[("gather.weight",)] == (2, 4, 3)
     assert forms[("gather.bias",)] is None
 
 
 def test_a_linear_map_in_one_block_has_its_column():
-    variational = sb.MatrixNormal().over(sb.FactoredPath((1, 3), (4, 3)))
+    variational = sb.MatrixNormal().over(sb.layers.FactoredPath((1, 3), (4, 3)))
     assert ("gather.weight", "gather.bias") in [tuple(members.shapes) for members, _ in variational.members]
 
 
@@ -59,7 +59,7 @@ def test_a_linear_map_in_one_block_has_its_column():
         (sb.MeanField(), DiagonalSpread),
         (sb.MatrixNormal(), MatrixSpread),
         (sb.MatrixNormal(diagonal=True), DiagonalSpread),
-        (sb.FullCovariance(), FullSpread),
+        (sb.posterior.FullCovariance(), FullSpread),
     ],
 )
 def test_spread_begins_at_a_share_of_the_weights(family, kind):
@@ -73,7 +73,7 @@ def test_spread_begins_at_a_share_of_the_weights(family, kind):
 
 
 def test_biases_that_begin_at_zero_have_a_spread():
-    model = sb.DensePath((3,), (2,))
+    model = sb.layers.DensePath((3,), (2,))
     for biases in ("column", "separate"):
         variances = sb.MeanField(biases=biases).over(model)().variances()
         torch.testing.assert_close(variances["bias"][0], variances["weight"][0, 0])
@@ -97,7 +97,7 @@ def test_hyperparameters_and_frozen_tensors_have_no_posterior():
 
 def test_a_full_covariance_is_for_small_layers():
     with pytest.raises(ValueError, match=r"at most limit=10 weights; 0.weight, 0.bias has 40"):
-        sb.FullCovariance(limit=10).over(network())
+        sb.posterior.FullCovariance(limit=10).over(network())
 
 
 @pytest.mark.parametrize("settings", [{"biases": "none"}, {"deviation": 0.0}])

@@ -8,6 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
+from symbayes.curvature import Diagonal, Ekfac, Ggn, Kernel, Lanczos, Subsets
 from symbayes.curvature.blocks import DenseBlock, DiagonalBlock, EigenBlock, Factor, KroneckerBlock
 from symbayes.data.source import TensorSource
 from symbayes.errors import NoPosteriorError
@@ -44,9 +45,9 @@ RULES = {
     "kfac": sb.Kfac(),
     "kfac, pooled": sb.Kfac(pool_blocks=True),
     "kfac, reduce": sb.Kfac(sharing="reduce"),
-    "ekfac": sb.Ekfac(),
-    "diagonal": sb.Diagonal(),
-    "ggn by tensor": sb.Ggn(joint=False),
+    "ekfac": Ekfac(),
+    "diagonal": Diagonal(),
+    "ggn by tensor": Ggn(joint=False),
 }
 
 
@@ -106,7 +107,7 @@ def test_every_kind_of_block_is_met(generator):
 @pytest.mark.parametrize("model", MODELS)
 def test_the_full_matrix_gives_one_part_over_all_tensors(model, generator):
     model, prior, inputs = problem(model, generator)
-    posterior = laplace_posterior(curvature_of(sb.Ggn(), model, inputs), model, prior)
+    posterior = laplace_posterior(curvature_of(Ggn(), model, inputs), model, prior)
     ((members, spread),) = posterior.parts
     names = list(members.shapes)
     precision = torch.cat([prior.precisions()[name].detach().expand(model.get_parameter(name).numel()) for name in names])
@@ -146,7 +147,7 @@ def test_an_embedding_of_many_symbols_needs_no_matrix_over_symbols(generator):
 @pytest.mark.parametrize("rule", ["kfac", "ekfac", "diagonal", "full"])
 def test_draws_have_the_covariance_that_is_asked_for(rule, generator):
     model, prior, inputs = problem("embedding", generator)
-    curvature = curvature_of({**RULES, "full": sb.Ggn()}[rule], model, inputs)
+    curvature = curvature_of({**RULES, "full": Ggn()}[rule], model, inputs)
     posterior = laplace_posterior(curvature, model, prior)
     count = 40_000
     drawn = posterior.sample(count, generator=generator)
@@ -166,7 +167,7 @@ def test_draws_have_the_covariance_that_is_asked_for(rule, generator):
 def test_it_is_of_the_type_of_the_model_and_cut_off_from_autograd(generator):
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     inputs, targets = torch.randn(6, 3, generator=generator), torch.randn(6, 2, generator=generator)
-    for rule in (sb.Kfac(), sb.Ggn()):
+    for rule in (sb.Kfac(), Ggn()):
         curvature = curvature_of(rule, model, inputs, sb.Gaussian(0.5), targets)
         posterior = laplace_posterior(curvature, model, sb.ScalarPrior(model))
         tensors = [*posterior.mean.values(), *(value for _, spread in posterior.parts for value in vars(spread).values())]
@@ -182,7 +183,7 @@ def test_a_matrix_that_is_indefinite_by_rounding_is_taken_for_the_nearest_that_i
     vectors = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64)).Q
     H = (vectors * torch.tensor([1e9, 2.0, -3.0], dtype=torch.float64)) @ vectors.T
     assert torch.linalg.cholesky_ex(torch.eye(3) + H)[1] > 0
-    curvature = curvature_of(sb.Ggn(joint=False), model, torch.randn(2, 3).double(), sb.Gaussian(), torch.zeros(2, 1).double())
+    curvature = curvature_of(Ggn(joint=False), model, torch.randn(2, 3).double(), sb.Gaussian(), torch.zeros(2, 1).double())
     curvature = replace(curvature, blocks={"weight": DenseBlock(Factor(H[None], False, "weight"))})
     ((_, spread),) = laplace_posterior(curvature, model, sb.ScalarPrior(model, 1.0)).parts
     wanted = (vectors / torch.tensor([1e9 + 1, 3.0, 1.0], dtype=torch.float64)) @ vectors.T
@@ -191,7 +192,7 @@ def test_a_matrix_that_is_indefinite_by_rounding_is_taken_for_the_nearest_that_i
     assert (spread.lower.diagonal() > 0).all()
 
 
-@pytest.mark.parametrize("rule", [sb.Lanczos(1, 2), sb.Kernel(4), sb.Subsets(size=4)])
+@pytest.mark.parametrize("rule", [Lanczos(1, 2), Kernel(4), Subsets(size=4)])
 def test_rules_without_a_matrix_are_refused_with_what_to_use(rule, generator):
     model, prior, inputs = problem("embedding", generator)
     with pytest.raises(NoPosteriorError, match=r"kept as a matrix.*Use Kfac\(\), Ekfac\(\) or Diagonal\(\), or Ggn\(\)"):

@@ -13,11 +13,11 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.curvature.evaluate import evaluating
 from symbayes.data.source import TensorSource
-from symbayes.posterior import predictive
+from symbayes.posterior import predict as predictive
 from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.laplace import laplace_posterior
 from symbayes.posterior.posterior import Members, Posterior
-from symbayes.posterior.predictive import predict
+from symbayes.posterior.predict import predict
 from symbayes.posterior.spread import DiagonalSpread, FullSpread
 
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ def regression(generator, outputs=2):
     with torch.no_grad():
         model.weight.copy_(torch.stack([mean[:3] for mean, _, _ in closed]))
         model.bias.copy_(torch.stack([mean[3] for mean, _, _ in closed]))
-    curvature = sb.Ggn().curvature(model, TensorSource(x, y, CPU), likelihood)
+    curvature = sb.curvature.Ggn().curvature(model, TensorSource(x, y, CPU), likelihood)
     return closed, model, laplace_posterior(curvature, model, prior), likelihood
 
 

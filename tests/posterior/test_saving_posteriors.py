@@ -14,8 +14,7 @@ import symbayes as sb
 from symbayes.data.source import TensorSource
 from symbayes.posterior.families import FullCovariance, MatrixNormal, MeanField
 from symbayes.posterior.laplace import laplace_posterior
-from symbayes.posterior.posterior import Members, Posterior
-from symbayes.posterior.saving import load_posterior, save_posterior
+from symbayes.posterior.posterior import Members, Posterior, load_posterior, save_posterior
 from symbayes.posterior.spread import DiagonalSpread
 from tests.damage import damaged
 
@@ -32,7 +31,7 @@ def laplace(rule):
 
 POSTERIORS = {
     "kfac": lambda: laplace(sb.Kfac()),
-    "full": lambda: laplace(sb.Ggn()),
+    "full": lambda: laplace(sb.curvature.Ggn()),
     "mean-field": lambda: MeanField(biases="deterministic").over(network())().detached(),
     "matrix-normal": lambda: MatrixNormal().over(network())().detached(),
     "full covariance": lambda: FullCovariance().over(network())(),

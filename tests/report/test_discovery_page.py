@@ -5,8 +5,19 @@ from math import inf, log10, nan
 import pytest
 from plotly.offline import get_plotlyjs
 
-from symbayes.report.discovery import discovery_page, discovery_table, headline, measured, percent
-from symbayes.report.discovery_plots import error_line, generator_cards, level_lines, portrait, singular_bars, training_lines
+from symbayes.report.discovery import (
+    discovery_page,
+    discovery_table,
+    error_line,
+    generator_cards,
+    headline,
+    level_lines,
+    measured,
+    percent,
+    portrait,
+    singular_bars,
+    training_lines,
+)
 from symbayes.report.svg import NEGATIVE, POSITIVE
 from tests.report.discovery_sample import BODIES, bodies, oscillators, quantity
 

@@ -1,6 +1,6 @@
 """Words about symmetries from rows as they are saved, now and by earlier versions."""
 
-from symbayes.report.symmetries import symmetry_words
+from symbayes.training.verdicts import symmetry_words
 from tests.report.samples import path_row
 
 ROWS = [

@@ -15,7 +15,7 @@ def images(generator):
 
 
 def averaged(generator):
-    net = sb.small_cnn((torch.zeros(2, 1, 6, 6), torch.arange(2)), width=2, generator=generator)
+    net = sb.models.small_cnn((torch.zeros(2, 1, 6, 6), torch.arange(2)), width=2, generator=generator)
     return sb.OrbitAverage(net, sb.affine2d(), samples=3)
 
 

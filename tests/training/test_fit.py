@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 import symbayes as sb
+from symbayes.curvature import Ggn, Kernel, Lanczos, MonteCarloFisher
 from symbayes.data.source import as_source
 from symbayes.training.loop import train
 from symbayes.training.problem import Problem
@@ -90,10 +91,10 @@ def test_precisions_move_after_burn_in_and_rest_in_the_cool_down():
 
 
 def test_the_final_rule_reports_the_evidence_of_what_is_kept():
-    objective = sb.Laplace(sb.Kfac(sb.MonteCarloFisher(2)), sb.Ggn(), frequency=4)
+    objective = sb.Laplace(sb.Kfac(MonteCarloFisher(2)), Ggn(), frequency=4)
     result = sb.fit(network(), blobs(), objective=objective, **QUICK)
     assert result.evidence.estimator == "exact GGN (full)"
-    again = sb.laplace_evidence(result.model, blobs(), result.likelihood, result.prior, rule=sb.Ggn())
+    again = sb.laplace_evidence(result.model, blobs(), result.likelihood, result.prior, rule=Ggn())
     assert result.log_evidence == pytest.approx(float(again.total.detach()), rel=1e-4)
 
 
@@ -128,7 +129,7 @@ def test_regression_learns_its_noise():
 
 
 @pytest.mark.parametrize("keep_best", [True, False])
-@pytest.mark.parametrize("rule", [sb.Kfac(), sb.Ggn(), sb.Lanczos(2, 20)], ids=str)
+@pytest.mark.parametrize("rule", [sb.Kfac(), Ggn(), Lanczos(2, 20)], ids=str)
 def test_the_evidence_of_a_learned_noise_is_that_of_the_noise_kept(rule, keep_best):
     inputs = blobs()[0]
     objective = sb.Laplace(rule, damping=1.0, frequency=3, keep_best=keep_best)
@@ -141,7 +142,7 @@ def test_the_evidence_of_a_learned_noise_is_that_of_the_noise_kept(rule, keep_be
         (inputs, inputs[:, :1] * 3),
         result.likelihood,
         result.prior,
-        rule=sb.Ggn() if "Lanczos" in str(rule) else rule,
+        rule=Ggn() if "Lanczos" in str(rule) else rule,
     )
     tolerance = 0.2 if "Lanczos" in str(rule) else 1e-3
     assert result.log_evidence == pytest.approx(float(again.total.detach()), rel=tolerance)
@@ -231,7 +232,7 @@ def test_damaged_results_are_refused(tmp_path):
 
 def test_estimators_can_be_compared_on_request():
     result = sb.fit(network(), blobs(), **QUICK)
-    found = result.compare_estimators(blobs(), {"KFAC": sb.Kfac(), "full": sb.Ggn(), "by products": sb.Lanczos(20, 40)})
+    found = result.compare_estimators(blobs(), {"KFAC": sb.Kfac(), "full": Ggn(), "by products": Lanczos(20, 40)})
     assert found["KFAC"] < found["full"]
     assert found["by products"] == pytest.approx(found["full"], rel=0.1)
 
@@ -319,9 +320,9 @@ def test_a_loss_that_stops_being_a_number_is_said():
         (lambda: sb.Laplace(frequency=0), "hyper_steps and extent_steps must be at least 1"),
         (lambda: sb.Schedule(epochs=0), "epochs and batch_size must be at least 1"),
         (lambda: sb.Gaussian(0.0), "noise must be positive, got 0.0"),
-        (lambda: sb.MonteCarloFisher(0), "samples must be at least 1, got 0"),
-        (lambda: sb.Lanczos(0), "at least one probe and one step, got 0 and 60"),
-        (lambda: sb.Kernel(0), "at least one subset of at least one datum, got 1 of 0"),
+        (lambda: MonteCarloFisher(0), "samples must be at least 1, got 0"),
+        (lambda: Lanczos(0), "at least one probe and one step, got 0 and 60"),
+        (lambda: Kernel(0), "at least one subset of at least one datum, got 1 of 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(build, message):

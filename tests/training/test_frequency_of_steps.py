@@ -32,7 +32,7 @@ def scales(frequency: int, *, batch_size: int = 8, epochs: int = 8, warm_up: flo
     targets = (3 * inputs).tanh() + 0.05 * torch.randn(8, 1, generator=generator)
     model = Scaled()
     problem = Problem(model, as_source((inputs, targets), torch.device("cpu")), sb.Gaussian(0.1), sb.TensorwisePrior(model))
-    objective = sb.Elbo(sb.FullCovariance(), warm_up=warm_up, extent_rate=0.05, frequency=frequency)
+    objective = sb.Elbo(sb.posterior.FullCovariance(), warm_up=warm_up, extent_rate=0.05, frequency=frequency)
     schedule = sb.Schedule(epochs, batch_size, 0.01)
     return [model.log_scale.item() for _ in train(problem, objective, schedule, generator=generator)]
 

@@ -119,7 +119,7 @@ def test_models_with_hyperparameters_of_their_own_are_refused():
 @pytest.mark.parametrize("objective", [sb.Laplace, sb.Map])
 def test_settings_that_do_not_go_together_are_refused(objective):
     with pytest.raises(ValueError, match=r"curvature in passing \(running\) is by Kfac; got .*Use running=0\."):
-        objective(sb.Ggn(), running=5)
+        objective(sb.curvature.Ggn(), running=5)
     with pytest.raises(ValueError, match=r"turned by the running curvature \(turned\), so it must be collected: running=10\."):
         objective(turned=1)
     for wrong in ({"running": -1}, {"memory": 0}, {"turned": -1, "running": 1}):

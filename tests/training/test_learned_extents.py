@@ -9,16 +9,14 @@ from torch.testing import assert_close
 
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.fisher import MonteCarloFisher
-from symbayes.curvature.kernel import Kernel
+from symbayes.curvature.kernel import Kernel, Subsets
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.subsets import Subsets
 from symbayes.data.load import load
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.objective import Augerino, Laplace, Map
-from symbayes.groups.warp import affine2d
-from symbayes.invariance.augmentation import Augmentation
-from symbayes.invariance.filter_bank import FilterBank
-from symbayes.invariance.orbit_average import OrbitAverage
+from symbayes.groups.lie import affine2d
+from symbayes.invariance.filters import FilterBank
+from symbayes.invariance.orbit_average import Augmentation, OrbitAverage
 from symbayes.training.fit import fit
 from symbayes.training.hyper import HyperAdam
 from symbayes.training.loading import load_result

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import symbayes as sb
 from symbayes.cli.app import app
-from symbayes.data import whole
+from symbayes.data import storage as whole
 from symbayes.training.loading import read_records
 from tests.damage import damaged
 

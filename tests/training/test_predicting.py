@@ -140,7 +140,7 @@ def test_the_posterior_and_the_calibration_are_saved(result, tmp_path):
 def test_a_result_without_posterior_is_saved_without_and_says_so(result, bare, tmp_path):
     result.save(tmp_path)
     assert (tmp_path / "posterior.safetensors").is_file()
-    for other in (bare, with_posterior(bare, blobs(), sb.Lanczos(1, 2))):
+    for other in (bare, with_posterior(bare, blobs(), sb.curvature.Lanczos(1, 2))):
         (tmp_path / "posterior.safetensors").write_text("of another result")
         other.save(tmp_path)
         assert not (tmp_path / "posterior.safetensors").exists()

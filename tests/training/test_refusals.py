@@ -7,6 +7,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
+from symbayes.curvature import Ggn, Kernel, Lanczos, Preconditioned
+from symbayes.posterior import FullCovariance
 
 N = 40
 
@@ -44,7 +46,7 @@ def test_half_precision_is_refused_wherever_curvature_is(dtype):
     model, (inputs, targets) = network().to(dtype), data()
     with pytest.raises(ValueError, match=rf"Weights must be in single or double precision.*'0.weight' is {dtype}.*\.float\(\)"):
         sb.TensorwisePrior(model)
-    for rule in (sb.Kfac(), sb.Ggn(), sb.Preconditioned()):
+    for rule in (sb.Kfac(), Ggn(), Preconditioned()):
         with pytest.raises(ValueError, match="Weights must be in single or double precision"):
             sb.laplace_evidence(model, (inputs.to(dtype), targets), sb.Categorical(), sb.TensorwisePrior(network()), rule=rule)
     with pytest.raises(ValueError, match="Weights must be in single or double precision"):
@@ -92,7 +94,7 @@ OUTPUTS = {
     "a dictionary": (lambda h: {"logits": h}, "got a dict"),
     "a sum": (lambda h: h.sum(), r"got shape \(\)"),
 }
-RULES = [sb.Kfac(), sb.Ggn(), sb.Kernel(N), sb.Lanczos(1, 2)]
+RULES = [sb.Kfac(), Ggn(), Kernel(N), Lanczos(1, 2)]
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
@@ -123,7 +125,9 @@ def test_one_output_is_no_class():
 
 
 @pytest.mark.parametrize(
-    "family", [sb.MeanField(), sb.MatrixNormal(), sb.MatrixNormal(diagonal=True), sb.FullCovariance()], ids=lambda f: f.name
+    "family",
+    [sb.MeanField(), sb.MatrixNormal(), sb.MatrixNormal(diagonal=True), FullCovariance()],
+    ids=lambda f: f.name,
 )
 @pytest.mark.parametrize("draws", ["antithetic", "cubature"])
 def test_a_parameter_without_axes_has_a_spread(family, draws):

@@ -9,8 +9,8 @@ from symbayes.curvature.blocks import DenseBlock, DiagonalBlock, Factor, Kroneck
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
 from symbayes.likelihoods import Categorical
-from symbayes.training import rotation as module
-from symbayes.training.rotation import Rotation, rotation
+from symbayes.training import optimiser as module
+from symbayes.training.optimiser import Rotation, rotation
 
 CPU = torch.device("cpu")
 

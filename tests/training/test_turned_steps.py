@@ -4,8 +4,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from symbayes.training.optimiser import ProximalAdam
-from symbayes.training.rotation import Rotation
+from symbayes.training.optimiser import ProximalAdam, Rotation
 
 
 def turn_of(generator, shape=(1, 3, 4)):

@@ -9,6 +9,7 @@ from symbayes.data.source import as_source
 from symbayes.evidence.elbo import WARM_FROM
 from symbayes.evidence.objective import Objective
 from symbayes.layers.structure import Hyperparameter
+from symbayes.posterior import FullCovariance, HiddenUnits
 from symbayes.training.loop import train
 from symbayes.training.problem import Problem
 
@@ -23,7 +24,7 @@ def test_it_finds_the_evidence_noise_and_precision_of_linear_regression():
     x, y = regression()
     torch.manual_seed(0)
     model = nn.Linear(4, 1, bias=False)
-    objective = sb.Elbo(sb.FullCovariance(), draws="cubature", warm_up=0.0)
+    objective = sb.Elbo(FullCovariance(), draws="cubature", warm_up=0.0)
     schedule = sb.Schedule(epochs=300, batch_size=60, learning_rate=0.03)
     found = sb.fit(model, (x, y), likelihood=sb.Gaussian(), objective=objective, schedule=schedule, progress=False)
 
@@ -53,7 +54,7 @@ def test_noise_by_gradient_ends_where_it_does_in_closed_form():
     found = {}
     for noise in ("closed form", "gradient"):
         torch.manual_seed(0)
-        objective = sb.Elbo(sb.FullCovariance(), draws="cubature", noise=noise, spread_rate=3.0, warm_up=0.0)
+        objective = sb.Elbo(FullCovariance(), draws="cubature", noise=noise, spread_rate=3.0, warm_up=0.0)
         schedule = sb.Schedule(epochs=400, batch_size=60, learning_rate=0.02)
         model = nn.Linear(4, 1)
         result = sb.fit(model, data, likelihood=sb.Gaussian(), objective=objective, schedule=schedule, progress=False)
@@ -79,7 +80,7 @@ def test_hyperparameters_of_a_user_are_learned(warm_up):
     x = torch.rand(80, 1) * 4 - 2
     data = (x, (2.0 * x).sin() + 0.1 * torch.randn(80, 1))
     model = _Waves(1.6)
-    objective = sb.Elbo(sb.FullCovariance(), warm_up=warm_up)
+    objective = sb.Elbo(FullCovariance(), warm_up=warm_up)
     schedule = sb.Schedule(epochs=100, batch_size=80, learning_rate=0.05)
     result = sb.fit(model, data, likelihood=sb.Gaussian(0.3), objective=objective, schedule=schedule, progress=False)
     assert result.model.frequency.item() == pytest.approx(2.0, abs=0.05)
@@ -95,7 +96,10 @@ def relaxed(targets_shift: bool) -> sb.Result:
         y = (x.flatten(1) @ torch.randn(8, 8, generator=generator) / 3)[:, None]
     y = (y + 0.2 * torch.randn(150, 1, 8, generator=generator)).flatten(1)
     layer = sb.RelaxedLayer(
-        {"conv": sb.ConvPath(1, 1, (3,), generator=generator), "dense": sb.DensePath((1, 8), (1, 8), generator=generator)}
+        {
+            "conv": sb.layers.ConvPath(1, 1, (3,), generator=generator),
+            "dense": sb.layers.DensePath((1, 8), (1, 8), generator=generator),
+        }
     )
     model = nn.Sequential(layer, nn.Flatten())
     schedule = sb.Schedule(epochs=250, batch_size=150, learning_rate=0.05)
@@ -178,7 +182,7 @@ def test_units_that_may_not_change_places_are_refused_before_training():
     x, y = regression()
     model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
     start = model[0].weight.detach().clone()
-    wrong = sb.HiddenUnits("0", 3, {"0.weight": -2, "2.weight": -1})  # without the bias
+    wrong = HiddenUnits("0", 3, {"0.weight": -2, "2.weight": -1})  # without the bias
     objective = sb.Elbo(permutations=2, units=(wrong,))
     with pytest.raises(ValueError, match="permuting units '0' changes"):
         sb.fit(model, (x, y), likelihood=sb.Gaussian(), objective=objective, epochs=1, progress=False)

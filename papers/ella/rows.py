@@ -1,0 +1,238 @@
+"""ELLA's tables (van der Ouderaa, Immer and van der Wilk 2023), a training run for each row, method and seed.
+
+Table 1: digits of MNIST in quadrants. Table 2: CIFAR-10, eleven kinds of layers. Table 3: layers with three paths, on data of
+different symmetry. Test images are never augmented.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from papers.ella.published import TABLE1, TABLE2, TABLE3, Printed
+from papers.ella.recipes import METHODS, Recipe, is_photographs, recipe
+from papers.rows import Figures, Options, check_names, whole_numbers
+from symbayes.data.augment import FlipCrop
+from symbayes.data.task import Task
+from symbayes.models import AllConv, allconv
+from symbayes.priors import TensorwisePrior
+from symbayes.training.fit import fit
+from symbayes.training.record import write_records
+from symbayes.training.result import Result
+from symbayes.training.schedule import Schedule
+
+_log = logging.getLogger("symbayes")
+
+#: In place of a number of training images: all of them.
+ALL = "all"
+#: Weights of larger networks are not saved: those of FC take half a gigabyte.
+LARGEST_SAVED = 20_000_000
+#: Anchors of smooth filters, as shares of nine cells: four of S-CONV alone, seven beside S-FC, by the sizes the paper prints.
+_FOUR, _SEVEN = 0.5, 0.8
+
+
+@dataclass(frozen=True)
+class Network:
+    """A row of a table: how layers are made, and how they are called."""
+
+    name: str
+    paths: tuple[str, ...]
+    #: What has a prior whose precision is learned: weights θ, values at anchors u, or lengthscales ω as well.
+    prior: str = "θ"
+    filter_anchors: float = _FOUR
+
+    def build(self, task: Task, width: int, seed: int, *, equivariant_stride: bool) -> AllConv:
+        """The network for a task."""
+        return allconv(
+            task,
+            self.paths,
+            width,
+            filter_anchors=self.filter_anchors,
+            learn_lengthscales=self.prior == "ω",
+            equivariant_stride=equivariant_stride,
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+
+NETWORKS = {
+    "fc": Network("FC", ("dense",)),
+    "conv": Network("CONV", ("conv",)),
+    "fc+conv": Network("FC+CONV", ("dense", "conv")),
+    "f-fc": Network("F-FC", ("factored",)),
+    "f-fc+conv": Network("F-FC+CONV", ("factored", "conv")),
+    "s-fc-u": Network("S-FC", ("sparse",), "u"),
+    "s-conv-u": Network("S-CONV", ("sparse_conv",), "u"),
+    "s-fc+s-conv-u": Network("S-FC+S-CONV", ("sparse", "sparse_conv"), "u", _SEVEN),
+    "s-fc-omega": Network("S-FC", ("sparse",), "ω"),
+    "s-conv-omega": Network("S-CONV", ("sparse_conv",), "ω"),
+    "s-fc+s-conv-omega": Network("S-FC+S-CONV", ("sparse", "sparse_conv"), "ω", _SEVEN),
+    "mixed": Network("F-FC+CONV+GCONV", ("factored", "conv", "gconv")),
+}
+TASKS = {
+    "digit-mnist": "digit",
+    "quadrant-mnist": "digit and quadrant",
+    "mnist32": "MNIST",
+    "translated-mnist": "translated MNIST",
+    "rotated-mnist": "rotated MNIST",
+    "cifar10": "CIFAR-10",
+    "rotated-cifar10": "rotated CIFAR-10",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One training run; on all training images when `size` is None."""
+
+    task: str
+    network: str
+    method: str
+    size: int | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a table is made of.
+
+    Args:
+        name: Such as "table1".
+        tasks: Data, in the order of the paper.
+        networks: In the order of the paper.
+        width: Of the networks.
+        printed: What the paper prints, by task, network and method.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    networks: tuple[str, ...]
+    width: int
+    printed: Mapping[tuple[str, str, str], Printed]
+
+    @property
+    def lists(self) -> dict[str, str]:
+        """What a command may choose from; `rows` are the lines of the table: networks, or data where there is one network."""
+        lines = {"rows": self.tasks} if len(self.networks) == 1 else {"task": self.tasks, "rows": self.networks}
+        return {
+            **{name: ",".join(values) for name, values in lines.items()},
+            "methods": ",".join(METHODS),
+            "sizes": ALL,
+            "seeds": "0",
+        }
+
+    def rows(self, lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+        """All combinations.
+
+        Raises:
+            ValueError: If a name is not known, or a size or a seed is no number.
+        """
+        known = {name: usual.split(",") for name, usual in self.lists.items() if name in ("task", "rows", "methods")}
+        check_names(**{what: (lists[what], names) for what, names in known.items()})
+        tasks, networks = (lists["rows"], self.networks) if len(self.networks) == 1 else (lists["task"], lists["rows"])
+        sizes = [None if size == ALL else whole_numbers("sizes", [size])[0] for size in lists["sizes"]]
+        order = product(tasks, networks, lists["methods"], sizes, whole_numbers("seeds", lists["seeds"]))
+        return (Row(*parts) for parts in order)
+
+    def key(self, found: Figures) -> tuple[Any, ...]:
+        """The order of rows, and what makes them the same run: all images come last."""
+        size = (1, 0) if found["size"] is None else (0, found["size"])
+        task, network = self.tasks.index(found["task"]), self.networks.index(found["network"])
+        return task, network, METHODS.index(found["method"]), size, found["seed"]
+
+    def recipe(self, row: Row, options: Options) -> Recipe:
+        """How a row is trained."""
+        usual = recipe(self.name, row.task, row.network, row.method)
+        return replace(
+            usual,
+            epochs=options.epochs or usual.epochs,
+            symmetric_start=usual.symmetric_start and len(NETWORKS[row.network].paths) > 1,
+        )
+
+    def settings(self, row: Row, options: Options) -> Figures:
+        """The same, as figures say it."""
+        return settings(self.recipe(row, options), options.width or self.width)
+
+    def run(self, row: Row, whole: Task, options: Options, folder: Path) -> Figures:
+        """Train one row and evaluate it on the whole test set; the result is left in the folder."""
+        chosen, network = self.recipe(row, options), NETWORKS[row.network]
+        width = options.width or self.width
+        task = whole if row.size is None else whole.subset(row.size, row.seed)
+        model = network.build(task, width, row.seed, equivariant_stride=not is_photographs(row.task)).to(options.device)
+        result = fit(
+            model,
+            task.train,
+            prior=TensorwisePrior(model, symmetric_start=chosen.symmetric_start),
+            objective=chosen.objective,
+            schedule=Schedule(chosen.epochs, chosen.batch_size, chosen.learning_rate, chosen.warm_up),
+            augment=FlipCrop() if chosen.augment else None,
+            seed=row.seed,
+            progress=options.progress,
+        )
+        return {**asdict(row), **figures(result, task), **self.settings(row, options), "weights": save(result, folder)}
+
+
+TABLES = {
+    "table1": Table("table1", ("digit-mnist", "quadrant-mnist"), ("fc", "conv", "f-fc+conv"), 10, TABLE1),
+    "table2": Table("table2", ("cifar10",), tuple(NETWORKS)[:-1], 10, TABLE2),
+    "table3": Table(
+        "table3", ("mnist32", "translated-mnist", "rotated-mnist", "cifar10", "rotated-cifar10"), ("mixed",), 2, TABLE3
+    ),
+}
+
+
+def figures(result: Result, task: Task) -> Figures:
+    """What a result is worth, and what it learned, in plain numbers."""
+    evidence, size = result.evidence, result.num_data
+    return {
+        "images": size,
+        **result.evaluate(task.test),
+        "log_evidence": result.log_evidence / size,
+        "estimator": evidence.estimator,
+        "train_nll": -evidence.log_likelihood / size,
+        "loss": result.history[-1].loss,
+        "parameters": sum(parameter.numel() for parameter in result.model.parameters()),
+        "symmetries": [asdict(row) for row in result.symmetries.rows],
+        "precision": evidence.precision,
+        "effective": evidence.effective,
+        "seconds": result.history[-1].seconds,
+    }
+
+
+def settings(recipe: Recipe, width: int) -> Figures:
+    """How it was trained."""
+    return {
+        "epochs": recipe.epochs,
+        "settings": {
+            "width": width,
+            "batch_size": recipe.batch_size,
+            "learning_rate": recipe.learning_rate,
+            "warm_up": recipe.warm_up,
+            "objective": repr(recipe.objective),
+            "augment": recipe.augment,
+            "symmetric_start": recipe.symmetric_start,
+        },
+    }
+
+
+def save(result: Result, folder: Path) -> str:
+    """Leave the result in a folder, without its posterior; and without its weights, where they are many. What was done.
+
+    What cannot be written is said, and its figures are not lost with it.
+    """
+    try:
+        return _save(result, folder)
+    except OSError as error:
+        _log.warning("The result could not be left in %s: %s", folder, error)
+        return f"not saved: {error}"
+
+
+def _save(result: Result, folder: Path) -> str:
+    size = sum(parameter.numel() for parameter in result.model.parameters())
+    if size <= LARGEST_SAVED:
+        replace(result, make_posterior=None).save(folder)
+        return "saved"
+    write_records(folder, result.summary(), result.history)
+    return f"left out: more than {LARGEST_SAVED:,}"

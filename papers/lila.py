@@ -1,0 +1,191 @@
+"""LILA's experiment (Immer et al. 2022): invariances of MNIST and CIFAR-10 as they are, turned, shifted and scaled.
+
+Learned by the evidence, against none and against Augerino's regulariser, on subsets of the training data and the whole test
+set.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import nn
+
+from papers.rows import Figures, Options, Paper, accuracy_words, check_names, spread, whole_numbers
+from symbayes.curvature.fisher import MonteCarloFisher
+from symbayes.curvature.kfac import Kfac
+from symbayes.data.task import Task
+from symbayes.evidence.objective import Augerino, Laplace, Map, Objective
+from symbayes.groups.lie import affine2d
+from symbayes.invariance.orbit_average import OrbitAverage
+from symbayes.models import lenet, residual
+from symbayes.priors import TensorwisePrior
+from symbayes.training.fit import fit
+from symbayes.training.schedule import Schedule
+
+#: How images are transformed, by name: LILA's amounts.
+VERSIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "rotated_90": {"rotation": 90.0},
+    "rotated_180": {"rotation": 180.0},
+    "translated": {"translation": 8.0},
+    "scaled": {"scale": 2.0},
+}
+METHODS = ("none", "none_evidence", "augerino", "learned")
+_WORDS = {"none": "none, MAP", "none_evidence": "none, evidence", "augerino": "Augerino", "learned": "learned"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One training run."""
+
+    task: str
+    version: str
+    size: int
+    method: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all runs have in common.
+
+    Args:
+        samples: Transformations of each image.
+        epochs: Passes over the data; None for `default_epochs`, which grow as the data get fewer.
+        width: Of the residual network for CIFAR-10.
+        device: Where to compute.
+    """
+
+    samples: int = 16
+    epochs: int | None = None
+    width: int = 8
+    device: str = "cpu"
+
+
+def default_epochs(size: int) -> int:
+    """Fewer data, more passes."""
+    return 150 if size <= 1000 else 100 if size <= 2500 else 60 if size <= 10_000 else 30
+
+
+def rows(
+    task: str, versions: Sequence[str], sizes: Sequence[int], methods: Sequence[str], seeds: Sequence[int]
+) -> Iterator[Row]:
+    """All combinations.
+
+    Raises:
+        ValueError: If a version or a method is not known.
+    """
+    check_names(versions=(versions, list(VERSIONS)), methods=(methods, METHODS))
+    return (Row(task, v, size, m, seed) for v in versions for size in sizes for m in methods for seed in seeds)
+
+
+def run_row(row: Row, whole: Task, settings: Settings) -> dict[str, Any]:
+    """Train one row and evaluate it on the whole test set: figures in plain numbers."""
+    task = whole.transformed(**VERSIONS[row.version])
+    task = task if row.size == len(task.train[0]) else task.subset(row.size, row.seed)
+    generator = torch.Generator().manual_seed(row.seed)
+    digits = row.task == "mnist"
+    net = lenet(task, generator=generator) if digits else residual(task, 8, settings.width, generator=generator)
+    model: nn.Module = net
+    if row.method in ("augerino", "learned"):
+        model = OrbitAverage(net, affine2d(), settings.samples, seed=row.seed)
+    model = model.to(settings.device)
+    epochs = settings.epochs or default_epochs(row.size)
+    # Fixup begins with outputs and many weights at zero: under a prior of precision 1 they would hardly leave it.
+    prior = TensorwisePrior(model, 1.0 if digits else 0.1)
+    batch = max(16, min(250 if digits else 125, row.size // 16))
+    schedule = Schedule(epochs, batch, learning_rate=5e-3 if digits else 1e-2)
+    result = fit(
+        model, task.train, objective=objective(row.method), prior=prior, schedule=schedule, seed=row.seed, progress=False
+    )
+    return {
+        **asdict(row),
+        **result.evaluate(task.test),
+        "log_evidence": result.log_evidence / row.size,
+        "extents": result.history[-1].extents,
+        "epochs": epochs,
+        "samples": settings.samples,
+        "seconds": result.history[-1].seconds,
+    }
+
+
+def objective(method: str) -> Objective:
+    """What a method maximises."""
+    rule = Kfac(MonteCarloFisher())
+    match method:
+        case "learned":
+            return Laplace(rule, frequency=1, damping=0.5, cool_down=0.2, extent_rate=0.2, extent_share=0.25)
+        case "none_evidence":
+            return Laplace(rule, frequency=1, damping=0.5, cool_down=0.2)
+        case "augerino":
+            return Augerino(rule)
+        case _:
+            return Map(rule)
+
+
+def key(row: Figures) -> tuple[Any, ...]:
+    """The order of rows, and what makes them the same run."""
+    return row["task"], list(VERSIONS).index(row["version"]), row["size"], METHODS.index(row["method"]), row["seed"]
+
+
+def markdown(found: Sequence[dict[str, Any]]) -> str:
+    """The rows as a table: test accuracy by method, mean and deviation over seeds, and what was learned."""
+    places: dict[tuple[str, str, int], dict[str, list[dict[str, Any]]]] = {}
+    for row in found:
+        places.setdefault((row["task"], row["version"], row["size"]), {}).setdefault(row["method"], []).append(row)
+    lines = ["| data | images | " + " | ".join(_WORDS[m] for m in METHODS) + " | what was learned |", "|---" * 7 + "|"]
+    for (task, version, size), by_method in places.items():
+        cells = [_accuracy(by_method[m]) if m in by_method else "" for m in METHODS]
+        best = max((_mean(by_method[m], "accuracy"), index) for index, m in enumerate(METHODS) if m in by_method)[1]
+        cells[best] = f"**{cells[best]}**"
+        learned = _extents(by_method["learned"]) if "learned" in by_method else ""
+        lines.append(f"| {task}, {version.replace('_', ' ')} | {size:,} | {' | '.join(cells)} | {learned} |")
+    return "\n".join(lines) + "\n"
+
+
+def _accuracy(runs: list[dict[str, Any]]) -> str:
+    return f"{spread([100 * run['accuracy'] for run in runs], 1)} % ({_mean(runs, 'log_evidence'):.2f})"
+
+
+def _extents(runs: list[dict[str, Any]]) -> str:
+    units = {g.extent: g.symbol for g in affine2d().generators}
+    means = {name: mean(run["extents"][name] for run in runs) for name in runs[0]["extents"]}
+    return ", ".join(f"{name.replace('_', ' ')} {value:.3g} {units[name]}" for name, value in means.items())
+
+
+def _mean(runs: list[dict[str, Any]], what: str) -> float:
+    return mean(run[what] for run in runs)
+
+
+def _rows(lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    sizes, seeds = (whole_numbers(name, lists[name]) for name in ("sizes", "seeds"))
+    found = [rows(task, lists["versions"], sizes, lists["methods"], seeds) for task in lists["task"]]
+    return chain.from_iterable(found)
+
+
+def _run(row: Row, whole: Task, options: Options, folder: Path) -> Figures:
+    width = options.width or Settings.width
+    return run_row(row, whole, Settings(options.samples or Settings.samples, options.epochs, width, options.device))
+
+
+PAPER = Paper(
+    "Invariance learning",
+    "Test accuracy (log evidence per image) on subsets of MNIST and CIFAR-10, as they are and transformed: extents of "
+    "invariance learned by the evidence, by Augerino's regulariser, and none.",
+    {
+        "task": "mnist",
+        "versions": ",".join(VERSIONS),
+        "sizes": "312,1250,5000",
+        "methods": ",".join(METHODS),
+        "seeds": "0",
+    },
+    _rows,
+    _run,
+    key,
+    markdown,
+    accuracy_words,
+)

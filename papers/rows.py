@@ -1,0 +1,135 @@
+"""Experiments of the papers as rows: what there is to run, how one row is run, and what is made of all of them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NotRequired, TypedDict
+
+from symbayes.data.storage import DAMAGE, check_form, error_words
+
+#: The figures of one run, in plain numbers.
+Figures = dict[str, Any]
+
+
+class _Kept(TypedDict):
+    """What figures of all experiments have."""
+
+    seed: int
+    asked: NotRequired[dict[str, int | None]]
+    commit: NotRequired[str | None]
+    machine: NotRequired[str | None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a command asks of all runs; None is for what the experiment usually has.
+
+    Args:
+        samples: Transformations.
+        epochs: Passes over the data.
+        width: Of the network.
+        device: Where to compute.
+        progress: Whether a run may say how far it is.
+    """
+
+    samples: int | None = None
+    epochs: int | None = None
+    width: int | None = None
+    device: str = "cpu"
+    progress: bool = False
+
+    @property
+    def asked(self) -> dict[str, int | None]:
+        """What makes a run another run: not where it was computed."""
+        return {"samples": self.samples, "epochs": self.epochs, "width": self.width}
+
+
+@dataclass(frozen=True)
+class Paper:
+    """An experiment of a paper. A row is a frozen dataclass with a `task` and whatever else tells runs apart.
+
+    Args:
+        title: Of its table.
+        about: What the table shows, in a few sentences.
+        lists: By name, what a command may choose from or count up, with commas, and what it has when nothing is chosen.
+        rows: The runs for given lists.
+        run: One of them, from its data; it may leave more in the folder of the run.
+        key: The order of rows, and what makes figures those of the same run.
+        markdown: The table, from all figures there are.
+        words: The figures of a run in a line.
+        more: What else there is to say, beneath the table in a file; markdown, too.
+        pictures: By name, SVG from all figures there are.
+        reads_files: Whether tasks are data sets, to be loaded by name.
+        settings: How a row is trained now, as its figures say it: a run that was trained otherwise is another run.
+    """
+
+    title: str
+    about: str
+    lists: Mapping[str, str]
+    rows: Callable[[Mapping[str, Sequence[str]]], Iterator[Any]]
+    run: Callable[[Any, Any, Options, Path], Figures]
+    key: Callable[[Figures], tuple[Any, ...]]
+    markdown: Callable[[Sequence[Figures]], str]
+    words: Callable[[Figures], str]
+    more: Callable[[Sequence[Figures]], str] = lambda found: ""
+    pictures: Callable[[Sequence[Figures]], dict[str, str]] = lambda found: {}
+    reads_files: bool = True
+    settings: Callable[[Any, Options], Figures] = lambda row, options: {}
+
+    def check(self, found: Any) -> None:
+        """Refuse what are no figures of a run: what tables are made of must be made of them alone.
+
+        Raises:
+            ValueError: Saying what is wrong.
+        """
+        try:
+            check_form(found, _Kept, "figures")
+            first, *rest = self.key(found)
+            numbers = [number for part in rest for number in (part if isinstance(part, tuple) else (part,))]
+            if not isinstance(first, int | str) or not all(isinstance(number, int) for number in numbers):
+                raise TypeError("sizes must be whole numbers")  # or runs could not be sorted
+            self.markdown([found])
+            self.more([found])
+            self.words(found)
+        except DAMAGE as error:
+            raise ValueError(error_words(error)) from error
+
+
+def accuracy_words(found: Figures) -> str:
+    """Of a run on images: its accuracy, and the extents it learned."""
+    learned = ", ".join(f"{name} {value:.3g}" for name, value in found["extents"].items())
+    return f"{100 * found['accuracy']:.2f} %, {found['seconds']:.0f} s {learned}"
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """The mean, and the standard deviation where there are several."""
+    around = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{around}"
+
+
+def whole_numbers(what: str, words: Sequence[str]) -> list[int]:
+    """Numbers of a list.
+
+    Raises:
+        ValueError: Naming the first that is none.
+    """
+    for word in words:
+        if not word.strip().isdecimal():
+            raise ValueError(f"{what} must be whole numbers, with commas between them; got {word!r}.")
+    return [int(word) for word in words]
+
+
+def check_names(**asked: tuple[Sequence[str], Sequence[str]]) -> None:
+    """Refuse names that are not known.
+
+    Args:
+        **asked: By what they are: the names, and those that are known.
+
+    Raises:
+        ValueError: Naming the first.
+    """
+    for what, (names, known) in asked.items():
+        for name in names:
+            if name not in known:
+                raise ValueError(f"{what} must be among {', '.join(known)}; got {name!r}.")

@@ -1,0 +1,133 @@
+"""Conserved quantities, small: the demo and the table of the paper run through, and say what they must."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from papers import noether
+from papers.demos.conserved import Settings, study
+from symbayes.cli import demo
+from symbayes.cli.app import app
+from symbayes.dynamics.search import Search
+from symbayes.dynamics.systems import TESTS, Start
+from symbayes.dynamics.trajectories import save_csv, simulate
+from symbayes.report.page import number
+
+QUICK = Search(quantities=2, width=6, hidden=1, samples=2, final_samples=2, updates=2)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    def few(system, step):
+        return {name: simulate(system, trajectories=3, steps=3, step=step, start=start) for name, start in TESTS.items()}
+
+    settings = noether.SETTINGS["oscillator"]
+    small = noether.Setting(3, 2, 0.2, Start(1.0, 0.5), settings.oracle, QUICK, first=2)
+    monkeypatch.setattr(noether, "SETTINGS", {"oscillator": small})
+    monkeypatch.setattr("papers.demos.conserved.SETTINGS", {"oscillator": small})
+    monkeypatch.setattr(noether, "test_sets", few)
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+
+
+def test_the_demo_is_a_table_and_a_page():
+    made = study(Settings(systems=("oscillator",), width=6))
+    outcomes = [made.work(cell, lambda record: None) for cell in made.cells]
+    table = made.table(outcomes)
+    assert [row["task"].split(", ")[1] for row in table["rows"]] == ["plain network", "learned symmetries", "known symmetries"]
+    lowest = min(outcome.summary["figures"]["negative_elbo"] for outcome in outcomes)
+    best = [row["cells"][0] for row in table["rows"] if row["cells"][0]["best"]]
+    assert [cell["value"] for cell in best] == [number(lowest, 2)]
+    page = made.page(outcomes)
+    assert "how many of the quadratics that were found hold on 3 fresh trajectories of 0.6 time units" in table["legend"]
+    assert table["columns"][-1] == "confirmed"
+    costs = {outcome.cell.model: outcome.summary["figures"]["negative_elbo"] for outcome in outcomes}
+    count = outcomes[1].summary["figures"]["count"]
+    least = min(costs, key=costs.get)
+    assert table["outcome"] == f"oscillator: lowest −ELBO / N by the {least}, {count} of 1 quadratics confirmed."
+    assert "Three networks" in page
+    assert "known symmetries" in page
+
+
+def test_the_demo_runs_from_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        demo, "run_study", lambda study, progress: [study.work(cell, lambda record: None) for cell in study.cells]
+    )
+    monkeypatch.setitem(demo._DEMOS, "conserved", (study, lambda **given: Settings(systems=("oscillator",), **given), ""))
+    result = invoke("demo", "--conserved", "--epochs", "1", "--width", "5", "--out", str(tmp_path / "report.html"))
+    assert result.exit_code == 0, result.output
+    assert "learned symmetries" in result.output
+    assert "conserved quantit" in (tmp_path / "report.html").read_text()
+
+
+def test_rows_of_the_paper_are_kept_with_their_command(tmp_path):
+    out = tmp_path / "runs"
+    words = ("reproduce", "conserved", "--task", "oscillator", "--out", str(out), "--commit", "abc", "--epochs", "2")
+    result = invoke(*words, "--methods", "learned,plain")
+    assert result.exit_code == 0, result.output
+    rows = json.loads((out / "conserved.json").read_text())
+    assert [row["method"] for row in rows] == ["plain", "learned"]
+    assert all(row["negative_elbo"] == pytest.approx(row["nll"] + row["kl"]) for row in rows)
+    assert rows[0]["commit"] == "abc"
+    assert "symbayes reproduce conserved --task oscillator" in rows[0]["command"]
+    assert rows[1]["truth"] == 1
+    assert rows[1]["updates"] == 2  # one batch in an epoch
+    table = (out / "conserved.md").read_text()
+    assert "| oscillator | 6 | learned | 0 |" in table
+    more = invoke(*words, "--methods", "learned", "--sizes", "2")
+    assert more.exit_code == 0, more.output
+    assert [(row["trajectories"], row["method"]) for row in json.loads((out / "conserved.json").read_text())] == [
+        (2, "learned"), (3, "plain"), (3, "learned")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--task", "planets"), "task must be among oscillator; got 'planets'"),
+        (("--task", "oscillator", "--methods", "magic"), "methods must be among plain, learned, oracle; got 'magic'"),
+        (("--task", "oscillator", "--versions", "r90"), "conserved has no versions"),
+    ],
+)
+def test_rows_that_do_not_exist_are_refused(words, message, tmp_path):
+    result = invoke("reproduce", "conserved", "--out", str(tmp_path / "runs"), *words)
+    assert result.exit_code == 2
+    assert message in result.output.replace("\n", " ")
+
+
+def test_discoveries_from_a_system_and_from_files(tmp_path):
+    short = ("--updates", "3", "--width", "5", "--quantities", "2")
+    result = invoke("discover", "oscillator", "--trajectories", "5", "--steps", "3", *short, "--out", str(tmp_path / "a"))
+    assert result.exit_code == 0, result.output
+    assert "The page" in result.output
+    assert "on 1 held-out trajectory of 0.6 time units" in " ".join(result.output.split())
+    save_csv(simulate("kepler", trajectories=6, steps=3), tmp_path / "seen.csv")
+    result = invoke("discover", str(tmp_path / "seen.csv"), "--noise", "0.1", *short, "--out", str(tmp_path / "b"))
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "b" / "discovery.json").read_text())
+    assert found["names"] == ["x", "y", "px", "py"]
+    assert found["truth"] is None
+    save_csv(simulate("oscillator", trajectories=2, steps=3), tmp_path / "TWO.CSV")
+    result = invoke("discover", str(tmp_path / "TWO.CSV"), "--held-out", "0.5", *short, "--out", str(tmp_path / "c"))
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nowhere.csv",), "nowhere.csv"),
+        (("brick",), "brick"),
+        (("oscillator", "--symmetry", "cubic"), "symmetry must be 'quadratic'"),
+        (("oscillator", "--integrator", "magic"), "--integrator must be one of euler"),
+        (("oscillator", "--device", "gpu"), "device must be one that torch can compute on here"),
+        (("oscillator", "--noise", "0"), "noise must be above 0"),
+        ((__file__,), "must be an array (.npy) or a table (.csv)"),
+    ],
+)
+def test_discoveries_that_cannot_be_are_refused(words, message, tmp_path):
+    result = invoke("discover", *words, "--out", str(tmp_path / "a"))
+    assert result.exit_code == 2
+    assert message in result.output

@@ -1,0 +1,228 @@
+"""ELLA's tables: networks of the paper's sizes, rows that run on small digits, and tables with the paper beside ours."""
+
+import json
+from itertools import product
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import symbayes as sb
+from papers.ella import rows as ella
+from papers.ella.published import CHOICES, PRECISIONS, SHARES
+from papers.ella.recipes import METHODS, recipe
+from papers.ella.rows import NETWORKS, TABLES, TASKS
+from papers.ella.table import PAPERS
+from papers.rows import Options
+from symbayes.cli.app import app
+from symbayes.data import files as checksums
+from symbayes.data.augment import FlipCrop
+from symbayes.data.task import Task
+from tests.data.fakes import write_mnist
+
+
+@pytest.fixture(autouse=True)
+def _other_files(monkeypatch):
+    monkeypatch.setattr(checksums, "MD5", {})
+
+
+@pytest.fixture
+def data(tmp_path):
+    write_mnist(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "220"})
+
+
+def a_run(table, network="f-fc+conv", method="evidence", seed=0, task="cifar10", size=None, **figures):
+    paths = NETWORKS[network].paths
+    rows = [
+        {
+            "layer": f"block{block}",
+            "path": path,
+            "symmetry": {"conv": "translation", "sparse_conv": "translation", "gconv": "p4"}.get(path),
+            "precision": 10.0**block,
+            "effective": 60.25 if path == paths[0] else 1500.0,
+            "share": 0.9 if path == paths[0] else 0.1 / (len(paths) - 1),
+            "relaxes": path == paths[0],
+        }
+        for block in range(1, 9)
+        for path in paths
+    ]
+    found = {"task": task, "network": network, "method": method, "size": size, "seed": seed, "images": 50_000, "nll": 0.5}
+    found |= {"accuracy": 0.84, "log_evidence": -1.25, "estimator": "KFAC", "train_nll": 0.3, "seconds": 90.0, "epochs": 7}
+    found |= {"effective": {f"block{b}.paths.{paths[0]}.scatter.{k}": 30.0 for b in (1, 8) for k in ("weight", "bias")}}
+    return found | {"parameters": 1_771_945, "symmetries": rows, "settings": {"width": 10}} | figures
+
+
+@pytest.mark.parametrize(
+    ("network", "size"),
+    [("conv", 338_770), ("f-fc", 1_542_625), ("f-fc+conv", 1_771_945), ("s-conv-u", 211_620), ("s-fc+s-conv-u", 1_010_280)],
+)
+def test_networks_have_the_sizes_that_the_paper_prints(network, size):
+    """To within the biases, which some paths have and others do not."""
+    task = sb.load("quadrant-digits")
+    inputs = task.train[0][:1].expand(1, 3, 16, 16).repeat(1, 1, 2, 2)
+    model = NETWORKS[network].build(
+        Task("cifar10", (inputs, task.train[1][:1]), (inputs, task.train[1][:1]), 10), 10, 0, equivariant_stride=True
+    )
+    assert sum(parameter.numel() for parameter in model.parameters()) == pytest.approx(size, rel=0.01)
+
+
+def test_every_figure_of_the_paper_belongs_to_a_row():
+    for table in TABLES.values():
+        assert set(table.printed) <= {(t, n, m) for t in table.tasks for n in table.networks for m in METHODS}
+        recipes = [recipe(table.name, *place) for place in product(table.tasks, table.networks, METHODS)]
+        assert all(found.epochs > 0 for found in recipes)
+        assert set(table.tasks) <= set(TASKS)
+    assert len(TABLES["table2"].networks) == 11
+    assert set(SHARES) == set(TABLES["table3"].tasks)
+    assert all(len(PRECISIONS[name]) == len(CHOICES[name]) == 8 for name in CHOICES)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_row_is_run_from_the_command_line(method, data, tmp_path):
+    out = tmp_path / "runs"
+    words = ("--data", data, "--out", out, "--width", "1", "--epochs", "2", "--methods", method)
+    result = invoke("reproduce", "table1", *words, "--rows", "f-fc+conv", "--task", "quadrant-mnist", "--commit", "abc")
+    assert result.exit_code == 0, result.output
+    folder = out / f"quadrant-mnist_f-fc+conv_{method}_all_0"
+    assert {"figures.json", "history.jsonl", "weights.safetensors", "report.html", "result.json"} <= {
+        f.name for f in folder.iterdir()
+    }
+    found = json.loads((folder / "figures.json").read_text())
+    assert 0 <= found["accuracy"] <= 1
+    assert (found["images"], found["epochs"], found["settings"]["width"], found["weights"]) == (60, 2, 1, "saved")
+    assert "KFAC" in found["estimator"]
+    assert len({row["layer"] for row in found["symmetries"]}) == 10
+    assert set(found["precision"]) == set(found["effective"])
+    assert len(sb.load_result(folder).history) == 2
+    assert "Not run yet: FC on digit by MAP" in " ".join(result.output.split())
+    table = (out / "table1.md").read_text()
+    assert f"({99.0:.2f})" in table
+    assert (out / "table1_choices.svg").exists() == (method == "evidence")
+
+
+def test_three_paths_and_several_seeds_make_a_table(data, tmp_path):
+    out = tmp_path / "runs"
+    words = ("--data", data, "--out", out, "--width", "1", "--epochs", "1", "--methods", "evidence", "--seeds", "0,1")
+    result = invoke("reproduce", "table3", *words, "--rows", "mnist32", "--sizes", "20")
+    assert result.exit_code == 0, result.output
+    line = next(line for line in (out / "table3.md").read_text().splitlines() if line.startswith("| MNIST |"))
+    assert "± " in line
+    assert "[75 (1–100)]" in line
+    assert line.count("–") > 2
+
+
+def test_large_networks_leave_their_weights_out(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(ella, "LARGEST_SAVED", 10)
+    words = ("--data", data, "--out", tmp_path, "--width", "1", "--epochs", "1", "--methods", "map", "--rows", "conv")
+    assert invoke("reproduce", "table1", *words, "--task", "digit-mnist").exit_code == 0
+    folder = tmp_path / "digit-mnist_conv_map_all_0"
+    assert not (folder / "weights.safetensors").exists()
+    assert (folder / "report.html").exists()
+    assert json.loads((folder / "figures.json").read_text())["weights"] == "left out: more than 10"
+
+
+def test_photographs_are_augmented_and_digits_are_not(generator, tmp_path, monkeypatch):
+    seen, given = {}, []
+    fit = ella.fit
+    monkeypatch.setattr(
+        ella, "fit", lambda *parts, augment, **more: given.append(augment) or fit(*parts, augment=augment, **more)
+    )
+    for task, table, network, channels in (("cifar10", "table2", "conv", 3), ("mnist32", "table3", "mixed", 1)):
+        inputs = torch.randn(20, channels, 8, 8, generator=generator)
+        pair = inputs, torch.arange(20) % 10
+        row = ella.Row(task, network, "map", None, 0)
+        found = TABLES[table].run(row, Task(task, pair, pair, 10), Options(epochs=1, width=1), tmp_path)
+        seen[task] = found["settings"]["augment"]
+    assert seen == {"cifar10": True, "mnist32": False}
+    assert given == [FlipCrop(), None]
+
+
+def test_the_paper_stands_beside_ours():
+    paper = PAPERS["table2"]
+    runs = [a_run("table2", accuracy=0.83), a_run("table2", seed=1, accuracy=0.85)]
+    line = next(line for line in paper.markdown(runs).splitlines() if line.startswith("| F-FC+CONV"))
+    assert line.startswith("| F-FC+CONV | θ | 1.8 M | – / 7 | – (1.343) | – (81.61) | 0.500 ± 0.000 (0.468) |")
+    assert line.endswith("| 84.00 ± 1.41 (83.92) | 1.250 ± 0.000 (1.277) |")
+    assert "Not run yet: FC by MAP; FC by evidence; CONV by MAP" in paper.markdown(runs)
+    assert "Trained on 50,000 images for 7 epochs, width 10. Log evidence by KFAC." in paper.markdown(runs)
+    more = paper.more(runs)
+    assert "| 6 | 1e+06 | 1e+06 | 90.0, γ 60.2 | 10.0, γ 1,500.0 | F-FC (F-FC) | factored 60.2 | 1.18 | 16.7 |" in more
+    assert "| F-FC+CONV by evidence | 50,000 | 1 | 7 | 85.00 | 0.500 | 1.250 | 0.300 | 1.5 | – |" in more
+
+
+def test_tensors_that_break_a_symmetry_are_named_and_a_bias_of_one_cell_is_not():
+    more = PAPERS["table1"].more([a_run("table1", task="digit-mnist")]).splitlines()
+    first, last = (next(line for line in more if line.startswith(f"| {block} |")) for block in (1, 8))
+    assert first.endswith("| factored.scatter.weight 30.0, factored.scatter.bias 30.0 |")
+    assert last.endswith("| factored.scatter.weight 30.0 |")
+
+
+def test_gamma_stands_beside_every_share_of_table_3():
+    runs = [a_run("table3", "mixed", task="rotated-mnist", seed=seed) for seed in (0, 1)]
+    line = next(line for line in PAPERS["table3"].markdown(runs).splitlines() if line.startswith("| rotated MNIST"))
+    assert "| 90.0 (90–90), γ 482.0 [8 (0–20)] |" in line
+    assert "γ 60.2 | 1,500 | 1,500" in PAPERS["table3"].pictures(runs)["table3_choices"]
+
+
+def test_trials_on_fewer_images_or_for_fewer_epochs_do_not_enter_the_table():
+    runs = [
+        a_run("table2", accuracy=0.5, size=100, images=100),
+        a_run("table2", accuracy=0.84),
+        a_run("table2", accuracy=0.6, seed=1, epochs=2),
+        a_run("table2", accuracy=0.6, seed=2, epochs=70, settings={"width": 1}),
+    ]
+    assert "84.00 (83.92)" in PAPERS["table2"].markdown(sorted(runs, key=PAPERS["table2"].key))
+    assert "50.00" in PAPERS["table2"].markdown(runs[:1])
+
+
+def test_what_was_learned_is_that_of_a_run_in_the_table():
+    runs = [a_run("table2", accuracy=0.5, epochs=2), a_run("table2", seed=1, accuracy=0.84)]
+    assert "84.00 (83.92)" in PAPERS["table2"].markdown(runs)
+    assert "What F-FC+CONV by evidence learned (seed 1)" in PAPERS["table2"].more(runs)
+    assert "test 84.0 %" in PAPERS["table2"].pictures(runs)["table2_choices"]
+
+
+def test_dense_paths_that_begin_off_do_not_slow_a_network_down():
+    usual, large = (recipe("table2", "cifar10", network, "evidence") for network in ("conv", "fc+conv"))
+    assert (large.learning_rate, large.epochs) == (usual.learning_rate, usual.epochs)
+    for network, method in (("fc+conv", "map"), ("fc", "evidence")):
+        careful = recipe("table2", "cifar10", network, method)
+        assert careful.learning_rate < usual.learning_rate
+        assert careful.epochs < usual.epochs
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_photographs_take_more_epochs_than_digits_and_are_augmented(method):
+    digits, photographs = (recipe("table3", task, "mixed", method) for task in ("rotated-mnist", "rotated-cifar10"))
+    assert photographs.epochs > digits.epochs
+    assert (photographs.augment, digits.augment) == (True, False)
+
+
+def test_of_several_seeds_what_was_learned_is_that_of_most_evidence():
+    runs = [a_run("table2", seed=seed, log_evidence=value) for seed, value in enumerate((-1.2, -1.1, -1.3))]
+    assert "What F-FC+CONV by evidence learned (seed 1)" in PAPERS["table2"].more(runs)
+    assert "−log evidence 1.10" in PAPERS["table2"].pictures(runs)["table2_choices"]
+
+
+def test_a_table_without_runs_says_so():
+    assert "– (98.86)" in PAPERS["table1"].markdown([])
+    assert PAPERS["table1"].more([]) == ""
+    assert PAPERS["table1"].pictures([]) == {}
+
+
+def test_the_picture_shows_every_network_that_had_a_choice_and_stays_inside():
+    names = ("fc+conv", "f-fc+conv", "s-fc+s-conv-u", "s-fc+s-conv-omega", "conv")
+    card = ElementTree.fromstring(PAPERS["table2"].pictures([a_run("table2", name) for name in names])["table2_choices"])
+    words = [text.text for text in card.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"FC+CONV", "F-FC+CONV", "S-FC+S-CONV (u)", "S-FC+S-CONV (ω)"} <= set(words)
+    assert "CONV" not in words
+    assert all(12 * len(text) < 2 * float(card.get("width")) for text in words)
+    for box in card.iter("{http://www.w3.org/2000/svg}rect"):
+        assert float(box.get("x")) + float(box.get("width")) <= float(card.get("width"))
+        assert float(box.get("y")) + float(box.get("height")) <= float(card.get("height"))

@@ -1,0 +1,224 @@
+"""A study: a table whose cells are training runs, each on its own in a process, and what was learned in them."""
+
+import os
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from multiprocessing import Manager, get_context
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Generator
+
+from symbayes.data.source import Data
+from symbayes.evidence.objective import Objective
+from symbayes.training.fit import learn
+from symbayes.training.problem import Problem
+from symbayes.training.record import Record
+from symbayes.training.schedule import Schedule
+from symbayes.training.verdicts import USED, broken_layers
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a task, a model, and how its prior is treated ("MAP" or "evidence")."""
+
+    task: str
+    model: str
+    objective: str = "evidence"
+    seed: int = 0
+    #: Relative to other cells, to order them and to say how long the rest will take.
+    cost: float = field(default=1.0, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.model} by {self.objective} on {self.task}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell gave: metrics on test data, and the summary and history of its result."""
+
+    cell: Cell
+    metrics: dict[str, float]
+    summary: dict[str, Any]
+    history: list[dict[str, Any]]
+
+    @property
+    def log_evidence(self) -> float:
+        """Per training datum."""
+        return float(self.summary["evidence"]["total"] / self.summary["num_data"])
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether its layers could choose between paths, and learned to by the evidence."""
+        return self.cell.objective == "evidence" and bool(self.summary["words"])
+
+    @property
+    def learned_extents(self) -> list[dict[str, Any]]:
+        """How far its model is invariant, if that was learned by the evidence."""
+        return [extent for extent in self.summary["extents"] if extent["learned"] and self.cell.objective == "evidence"]
+
+
+#: Called after every epoch of a run.
+EachEpoch = Callable[[Record], None]
+#: Called with the share of all work that is done, and what was just being trained.
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What there is to run, and to say of it.
+
+    Args:
+        title: Of the page.
+        about: What is asked and expected, in a few sentences: not what comes out, which is not known before.
+        cells: In the order of the table.
+        work: Runs one cell; it must be possible to pickle.
+        table: Outcomes as `comparison_page` and the terminal show them: `columns`; `rows`, each a `task` and `cells` with a
+            `value`, what stands `beneath` it, and whether it is the `best`; the `outcome` in a sentence, from figures; a
+            `legend` and a `note`.
+        truths: The extents of invariance that should be learned, by task and name, where they are known.
+        page: Makes the page of outcomes, where it is not that of a comparison.
+        picture: Makes a picture of them as SVG, to lie beside the page.
+    """
+
+    title: str
+    about: str
+    cells: list[Cell]
+    work: Callable[[Cell, EachEpoch], Outcome]
+    table: Callable[[list[Outcome]], dict[str, Any]]
+    truths: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    page: Callable[[list[Outcome]], str] | None = None
+    picture: Callable[[list[Outcome]], str] | None = None
+
+
+def run_problem(
+    cell: Cell,
+    problem: Problem,
+    objective: Objective,
+    schedule: Schedule,
+    test: Data,
+    generator: Generator,
+    each_epoch: EachEpoch,
+    *,
+    calibrated_on: Data | None = None,
+) -> Outcome:
+    """Train what a cell asks for, and evaluate it; and say whether its predictive distribution is calibrated, on some data."""
+    result = learn(problem, objective, schedule, generator=generator, each_epoch=each_epoch)
+    summary = result.summary(None if calibrated_on is None else result.calibration(calibrated_on, samples=32))
+    return Outcome(cell, result.evaluate(test), summary, [asdict(record) for record in result.history])
+
+
+def run_study(study: Study, progress: Progress, workers: int | None = None) -> list[Outcome]:
+    """All cells, the costly ones first, in as many processes as there are cores; outcomes in the order of the table."""
+    todo = sorted(study.cells, key=lambda cell: -cell.cost)
+    workers = workers or min(len(todo), os.cpu_count() or 1)
+    total = sum(cell.cost for cell in todo)
+    done: dict[Cell, float] = dict.fromkeys(todo, 0.0)
+    with Manager() as manager, ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        news = manager.Queue()
+        futures: dict[Cell, Future[Outcome]] = {cell: pool.submit(_alone, study.work, cell, news) for cell in todo}
+        while not all(future.done() for future in futures.values()):
+            try:
+                cell, share = news.get(timeout=0.5)
+            except queue.Empty:
+                cell = None
+            if cell is not None:
+                done[cell] = share
+                progress(sum(cell.cost * share for cell, share in done.items()) / total, str(cell))
+            for future in futures.values():
+                if future.done() and future.exception():
+                    pool.shutdown(cancel_futures=True, wait=False)
+                    future.result()
+        progress(1.0, "done")
+        return [futures[cell].result() for cell in study.cells]
+
+
+def _alone(work: Callable[[Cell, EachEpoch], Outcome], cell: Cell, news: Any) -> Outcome:
+    """A cell in a process of its own, on one core."""
+    torch.set_num_threads(1)
+    return work(cell, lambda record: news.put((cell, record.epoch / (record.epochs + 1))))
+
+
+def accuracy_table(outcomes: list[Outcome], columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """A row for each task and a column for each model and objective: test accuracy, in bold the best, if some are worse."""
+    rows = []
+    for task in dict.fromkeys(outcome.cell.task for outcome in outcomes):
+        found = {(o.cell.model, o.cell.objective): o for o in outcomes if o.cell.task == task}
+        scores = [outcome.metrics["accuracy"] for outcome in found.values()]
+        cells = [
+            {
+                "value": f"{100 * found[column].metrics['accuracy']:.1f} %",
+                "beneath": f"{found[column].log_evidence:.2f}",
+                "best": min(scores) < found[column].metrics["accuracy"] == max(scores),
+            }
+            for column in columns
+        ]
+        rows.append({"task": task, "cells": cells})
+    estimator = outcomes[0].summary["evidence"]["estimator"]
+    return {
+        "columns": [f"{model}, {objective}" for model, objective in columns],
+        "rows": rows,
+        "outcome": broken_words(outcomes),
+        "legend": "Test accuracy, and beneath it the log evidence in nats per training image.",
+        "note": f"Log evidence by {estimator}, for every model at the weights and precisions kept.",
+    }
+
+
+def model_table(outcomes: list[Outcome], write: Callable[[list[Outcome]], tuple[str, str]], legend: str) -> dict[str, Any]:
+    """A row for each task and a column for each model, over seeds; the best of a row has the highest evidence.
+
+    Args:
+        outcomes: Of all cells.
+        write: The value of a cell, and what stands beneath it after the evidence, from the outcomes of its seeds.
+        legend: What the two are.
+    """
+    by_place: dict[str, dict[str, list[Outcome]]] = {}
+    for outcome in outcomes:
+        by_place.setdefault(outcome.cell.task, {}).setdefault(outcome.cell.model, []).append(outcome)
+    rows = []
+    for task, by_model in by_place.items():
+        evidence = {model: mean(outcome.log_evidence for outcome in runs) for model, runs in by_model.items()}
+        cells = []
+        for model, runs in by_model.items():
+            value, beneath = write(runs)
+            best = evidence[model] == max(evidence.values())
+            cells.append({"value": value, "beneath": f"{evidence[model]:.2f}, {beneath}", "best": best})
+        rows.append({"task": task, "cells": cells})
+    estimator = outcomes[0].summary["evidence"]["estimator"]
+    return {
+        "columns": list(next(iter(by_place.values()))),
+        "rows": rows,
+        "outcome": broken_words(outcomes),
+        "legend": f"{legend} The highest evidence of a row is set in bold.",
+        "note": f"Log evidence by {estimator}.",
+    }
+
+
+def broken_words(outcomes: Sequence[Outcome]) -> str:
+    """In how many layers of each model that had a choice a symmetry is broken, over seeds; empty where none had."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for outcome in outcomes:
+        if outcome.has_choice:
+            broken, layers = broken_layers(outcome.summary["symmetries"])
+            found.setdefault(f"{outcome.cell.model} on {outcome.cell.task}", []).append((len(broken), layers))
+    parts = [f"{', '.join(str(broken) for broken, _ in of)} of {of[0][1]} in {name}" for name, of in found.items()]
+    return f"Layers in which a tensor of γ above {USED} breaks a symmetry: {'; '.join(parts)}." if parts else ""
+
+
+def page_runs(study: Study, outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """The outcomes as the page wants them."""
+    return [
+        {
+            "task": outcome.cell.task,
+            "model": outcome.cell.model,
+            "objective": outcome.cell.objective,
+            "learned": outcome.has_choice,
+            "truth": dict(study.truths.get(outcome.cell.task, {})),
+            "summary": outcome.summary,
+            "history": outcome.history,
+        }
+        for outcome in outcomes
+    ]

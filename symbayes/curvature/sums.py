@@ -1,0 +1,168 @@
+"""One pass over the data, which collects sums.
+
+The scale of everything is set here and in the accumulators, once: log-probabilities and curvature are sums over data. What is
+collected are sums; blocks are made from them afterwards, so that sums can be collected again to be differentiated (`replay`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from symbayes.curvature.blocks import Block, DiagonalBlock
+from symbayes.curvature.capture import Capture, free_gradients, is_differentiable
+from symbayes.curvature.check import check_capture
+from symbayes.curvature.evaluate import log_likelihood
+from symbayes.curvature.fisher import Fisher
+from symbayes.curvature.rule import BlockCurvature, Precisions, Replay, Sums, log_det_of
+from symbayes.data.source import DataSource
+from symbayes.likelihoods import Likelihood
+
+
+class Accumulator(ABC):
+    """Collects the curvature of the tensors of one map over batches; two batches give what one would."""
+
+    @abstractmethod
+    def see(self, inputs: Tensor) -> None:
+        """Begin a batch: what the map saw."""
+
+    @abstractmethod
+    def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
+        """Add gradients of the map's output for some columns of one part, for the batch last seen."""
+
+    @abstractmethod
+    def sums(self) -> dict[str, Tensor]:
+        """What was collected, by any name: sums over data."""
+
+    @abstractmethod
+    def blocks(self, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> dict[str, Block]:
+        """The blocks by tensor that follow from sums: those of this accumulator, or others of the same names."""
+
+
+#: What collects the curvature of each map, made anew for a model.
+Accumulators = Callable[[], Mapping[str, Accumulator]]
+#: Where sums of free tensors are kept: the name of no map.
+_FREE = "."
+
+
+def swept_curvature(
+    model: nn.Module,
+    data: DataSource,
+    likelihood: Likelihood,
+    fisher: Fisher,
+    accumulators: Accumulators,
+    *,
+    batch_size: int,
+    generator: Generator | None,
+    estimator: str,
+) -> BlockCurvature:
+    """Curvature as blocks that follow from sums over the data, from one pass over them.
+
+    Raises:
+        NotFiniteError: If inputs or the loss are not finite.
+    """
+    whole = accumulators()
+    scales = fisher.scales(likelihood)
+    run = partial(sweep, model, likelihood=likelihood, fisher=fisher, batch_size=batch_size, generator=generator)
+    sums, log_likelihood = run(data, accumulators=whole)
+
+    def collect(part: DataSource) -> tuple[Sums, Tensor]:
+        return run(part, accumulators=accumulators(), check=False)
+
+    def log_det(sums: Sums, precisions: Precisions) -> Tensor:
+        return log_det_of(make_blocks(whole, sums, scales.detach()), precisions)
+
+    held = {key: value.detach() for key, value in sums.items()}
+    replay = Replay(held, collect, log_det, data, batch_size)
+    return BlockCurvature(make_blocks(whole, sums, scales), log_likelihood, estimator, replay)
+
+
+def make_blocks(accumulators: Mapping[str, Accumulator], sums: Sums, scales: Float[Tensor, " k"]) -> dict[str, Block]:
+    """The block of every tensor from sums over the data."""
+    blocks: dict[str, Block] = {}
+    by_map: dict[str, dict[str, Tensor]] = {}
+    for (name, what), value in sums.items():
+        by_map.setdefault(name, {})[what] = value
+    for what, squares in by_map.pop(_FREE, {}).items():
+        blocks[what] = DiagonalBlock(torch.einsum("k,kp->p", scales.to(squares), squares))
+    for name, of_map in by_map.items():
+        blocks |= accumulators[name].blocks(of_map, scales.to(next(iter(of_map.values())).device))
+    return blocks
+
+
+def sweep(
+    model: nn.Module,
+    data: DataSource,
+    *,
+    likelihood: Likelihood,
+    fisher: Fisher,
+    accumulators: Mapping[str, Accumulator],
+    batch_size: int,
+    generator: Generator | None,
+    check: bool = True,
+) -> tuple[Sums, Float[Tensor, ""]]:
+    """What accumulators and free tensors collect, as sums over the data, and log p(D | W).
+
+    With a graph, if gradients are on and the forward pass depends on more than weights. Maps are compared with torch's own
+    gradients first, unless that was done before.
+    """
+    total: Tensor = torch.zeros(())
+    free: dict[str, Float[Tensor, "k p"]] = {}
+    seen, reference = 0, None
+    capture = Capture(model)
+    with ExitStack() as capturing:
+        for inputs, targets in data.batches(batch_size):
+            if not seen:
+                reference = check_capture(capture, inputs) if check else None
+                capturing.enter_context(capture)
+                through_noise = fisher.needs_graph(likelihood) and torch.is_grad_enabled()
+                capture.differentiable = through_noise or is_differentiable(model, inputs)
+            outputs = capture.forward(inputs)
+            if reference is not None and not seen:
+                reference.refuse_others(outputs)
+            predicted = outputs if capture.differentiable else outputs.detach()
+            total = total + log_likelihood(likelihood, inputs, predicted, targets, data.number(seen))
+            columns = fisher.columns(likelihood, predicted, targets, generator)
+            collect(capture, accumulators, free, inputs, outputs, columns)
+            seen += len(inputs)
+    return collected(accumulators, free), total
+
+
+def collect(
+    capture: Capture,
+    accumulators: Mapping[str, Accumulator],
+    free: dict[str, Float[Tensor, "k p"]],
+    inputs: Tensor,
+    outputs: Float[Tensor, "n c"],
+    columns: Float[Tensor, "k v n c"],
+) -> None:
+    """Add what maps saw and get back in the forward pass that was captured last; nothing waits for the device."""
+
+    def deliver(part: int, name: str, gradients: Tensor) -> None:
+        if name in accumulators:
+            accumulators[name].add(part, gradients)
+
+    columns = columns if capture.differentiable else columns.detach()
+    for name, accumulator in accumulators.items():
+        accumulator.see(capture.inputs[name])
+    capture.backward(outputs, columns, deliver)
+    if capture.sites.free:
+        _add_free(capture, inputs, columns, free)
+
+
+def collected(accumulators: Mapping[str, Accumulator], free: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
+    """The sums of all maps and free tensors."""
+    of_maps = {(name, what): value for name, a in accumulators.items() for what, value in a.sums().items()}
+    return {**of_maps, **{(_FREE, name): squares for name, squares in free.items()}}
+
+
+def _add_free(capture: Capture, inputs: Tensor, columns: Float[Tensor, "k v n c"], free: dict[str, Tensor]) -> None:
+    model, names = capture.model, capture.sites.free
+    found = free_gradients(model, names, inputs, columns.flatten(0, 1), differentiable=capture.differentiable)
+    for name, gradient in found.items():
+        squares = gradient.unflatten(0, columns.shape[:2]).square().sum((1, 2))
+        free[name] = free[name] + squares if name in free else squares

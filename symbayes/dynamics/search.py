@@ -1,0 +1,120 @@
+"""How conserved quantities are sought: settings, and the model that they say."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Generator
+
+from symbayes.dynamics.network import HamiltonianNetwork, Perceptron
+from symbayes.dynamics.observables import NeuralObservables, Observables, Quadratics
+from symbayes.dynamics.phase import Integrator, Midpoint
+from symbayes.dynamics.units import Units
+from symbayes.evidence.elbo import Elbo
+from symbayes.posterior.families import MatrixNormal
+from symbayes.training.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Search:
+    """Settings.
+
+    Args:
+        quantities: How many observables there are to begin with: more than are conserved, since those that are not vanish. None
+            for twice the square of the degrees of freedom, and at most 16; of neural ones, for one.
+        start: The size of the first observables, in units in which states are of size one.
+        width: Of the hidden layers of the energy.
+        hidden: How many there are.
+        integrator: From one state to the next.
+        measure: How far to go along observables: "uniform", "ball" or "gaussian".
+        samples: Transformations that the energy is averaged over in a step.
+        final_samples: And at the end, as a fixed set.
+        updates: Steps of training.
+        batch_size: Pairs of states in a step.
+        learning_rate: Of the energy, at the start.
+        rate: Of observables.
+        warm_up: Share of the updates over which the divergence comes in and observables rest; see `Elbo`. None for 0.1, and for
+            0.02 where observables are neural: those vanish where weights fit without them.
+        draws: Of weights in a step.
+        threshold: Observables that are weaker than this, in units in which states are of size one, do not count.
+    """
+
+    quantities: int | None = None
+    start: float = 0.2
+    width: int = 50
+    hidden: int = 2
+    integrator: Integrator = field(default_factory=lambda: Midpoint(2))
+    measure: str = "ball"
+    samples: int = 16
+    final_samples: int = 32
+    updates: int = 1500
+    batch_size: int = 100
+    learning_rate: float = 5e-3
+    rate: float = 0.01
+    warm_up: float | None = None
+    draws: int = 2
+    threshold: float = 0.05
+
+    def __post_init__(self) -> None:
+        counts = ("quantities", "width", "hidden", "samples", "final_samples", "updates", "batch_size", "draws")
+        for name in counts:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        for name in ("start", "threshold"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name):g}.")
+
+    def model(self, step: float, degrees: int, units: Units, symmetry: str | Quadratics, seed: int) -> HamiltonianNetwork:
+        """The network to be trained, in the units given.
+
+        Raises:
+            ValueError: If there is no such symmetry.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        net = Perceptron(2 * degrees, self.width, self.hidden, generator=generator)
+        return HamiltonianNetwork(
+            net,
+            step,
+            self._observables(degrees, units, symmetry, generator),
+            integrator=self.integrator,
+            measure=self.measure,
+            samples=self.samples,
+            final_samples=self.final_samples,
+            seed=seed,
+        )
+
+    def objective(self, symmetry: str | Quadratics) -> Elbo:
+        """The bound, under matrix-normal posteriors of weights; biases are deterministic, and precisions in closed form."""
+        return Elbo(
+            MatrixNormal(biases="deterministic"),
+            samples=self.draws,
+            local=False,  # every state meets the weights many times
+            warm_up=self.warm_up if self.warm_up is not None else 0.02 if symmetry == "neural" else 0.1,
+            spread_rate=1.0,
+            extent_rate=self.rate,
+        )
+
+    def schedule(self, pairs: int) -> Schedule:
+        """As many epochs as make up the updates."""
+        return Schedule(max(1, round(self.updates / self.updates_in(1, pairs))), self.batch_size, self.learning_rate)
+
+    def updates_in(self, epochs: int, pairs: int) -> int:
+        """How many updates so many passes over the data are."""
+        return epochs * -(-pairs // self.batch_size)
+
+    def _observables(self, degrees: int, units: Units, symmetry: str | Quadratics, generator: Generator) -> Observables | None:
+        size = 2 * degrees
+        if isinstance(symmetry, Quadratics):
+            if symmetry.size != size:
+                raise ValueError(f"Quadratics must be of states of {size} numbers, as the data are; got {symmetry.size}.")
+            return units.taken_in(symmetry).float()
+        match symmetry:
+            case "quadratic":
+                count = self.quantities if self.quantities is not None else min(2 * degrees**2, 16)
+                return Quadratics.random(count, size, self.start / size, generator=generator)
+            case "neural":
+                return NeuralObservables(self.quantities or 1, size, 16, deviation=self.start / 4, generator=generator)
+            case "none":
+                return None
+            case _:
+                raise ValueError(f"symmetry must be 'quadratic', 'neural', 'none' or fixed Quadratics; got {symmetry!r}.")

@@ -1,0 +1,440 @@
+"""Smooth weights: given at anchors, and in between by a radial basis.
+
+The dense weights w over the T cells of a grid are what regression from values u at P anchors Z predicts there,
+
+    w = u Ψ,      Ψ = (K_ZZ + σ² I)⁻¹ K_ZT,      k(z, t) = exp(−½ ω² ‖z − t‖²),
+
+in units of cells, from the centre of the grid. As ω → 0 the weights become the same everywhere, so ω is an inverse
+lengthscale whose prior N(0, δ⁻¹) controls how far a fully connected map may be from a stationary one.
+
+The weights are the values u at anchors, and w = u Ψ takes their place: so curvature sees inputs projected by Ψ, or gradients
+projected by it, and Kronecker factors come out as Ψ A Ψᵀ and Ψ G Ψᵀ. A learned lengthscale ω has a row form of its own: the
+tangent of the output. Learned locations of anchors are free parameters, whose curvature costs a backward pass through the basis
+for every datum: right for filters, slow for grids of many cells.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from symbayes.layers.conv import ConvPath, PaddingMode
+from symbayes.layers.factored import BlockPath, FactoredPath, block_product, deviations
+from symbayes.layers.path import RowForm, Shaped, TangentRows
+
+#: σ where ω or anchors are learned: K is singular at ω = 0, and where anchors meet.
+LEARNED_NOISE = 0.01
+
+
+class RadialBasis(nn.Module):
+    """Ψ on a grid in 1, 2 or 3 dimensions. It is computed once where nothing of it is learned, as on a grid of a single cell.
+
+    Args:
+        grid: Cells along each axis.
+        anchors: How many: a number, or a share of the cells (Python's rounding, at least one). All cells when None: then the
+            anchors are the cells, row by row, and without noise u are the dense weights themselves.
+        learn_lengthscale: Whether `omega` is a parameter.
+        learn_locations: Whether the `locations` of anchors are.
+        omega: The first value of ω.
+        noise: σ; when None, 0.01 where something is learned and 0 otherwise.
+
+    Raises:
+        ValueError: If there is no such grid or number of anchors, or K is singular.
+    """
+
+    omega: Float[Tensor, "1"]
+    locations: Float[Tensor, "anchor axis"]
+    #: Where the cells are.
+    _cells: Float[Tensor, "cell axis"]
+    #: Ψ where nothing of it is learned.
+    _fixed: Float[Tensor, "anchor cell"] | None
+
+    def __init__(
+        self,
+        grid: Sequence[int],
+        anchors: int | float | None = None,
+        *,
+        learn_lengthscale: bool = False,
+        learn_locations: bool = False,
+        omega: float = 1.0,
+        noise: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.grid = tuple(grid)
+        if len(self.grid) not in (1, 2, 3) or min(self.grid) < 1:
+            raise ValueError(f"The grid of a RadialBasis must have 1, 2 or 3 axes of at least one cell, got {self.grid}.")
+        if prod(self.grid) == 1:
+            learn_lengthscale = learn_locations = False  # one weight has no shape
+        self.learns_locations = learn_locations
+        self.is_learned = learn_lengthscale or learn_locations
+        self.noise = (LEARNED_NOISE if self.is_learned else 0.0) if noise is None else noise
+        _register(self, "omega", torch.tensor([float(omega)]), learn_lengthscale)
+        _register(self, "locations", _locations(self.grid, _count(prod(self.grid), anchors)), learn_locations)
+        self.register_buffer("_cells", _cells(self.grid), persistent=False)
+        self.register_buffer("_fixed", None, persistent=False)
+        self._refresh()
+
+    def matrix(self) -> Float[Tensor, "anchor cell"]:
+        """Ψ, differentiable in what is learned of it; once in training, if that is ω alone and no tensor takes its place."""
+        if self._fixed is not None:
+            return self._fixed
+        if not self.training or self.learns_locations or not isinstance(self.omega, nn.Parameter):
+            return self._at(self.omega)
+        matrix: Tensor = _WithSlope.apply(self.omega, *self._and_slope())  # type: ignore[no-untyped-call]
+        return matrix
+
+    def slope(self) -> Float[Tensor, "anchor cell"]:
+        """∂Ψ/∂ω."""
+        return self._and_slope()[1]
+
+    @torch.no_grad()
+    def spread(self) -> Float[Tensor, ""]:
+        """Standard deviation of the dense weights, on average over cells, where that of u is 1."""
+        return self.matrix().square().sum(0).mean().sqrt()
+
+    def _at(self, omega: Float[Tensor, "1"]) -> Float[Tensor, "anchor cell"]:
+        # In double precision: K is close to singular where ω is small.
+        anchors = self.locations.double()
+        kernel = partial(_kernel, omega.double())
+        K = kernel(anchors, anchors) + self.noise**2 * torch.eye(len(anchors), dtype=anchors.dtype, device=anchors.device)
+        root, trouble = torch.linalg.cholesky_ex(K)  # nothing waits for a GPU to say whether K is singular
+        matrix = torch.cholesky_solve(kernel(anchors, self._cells.to(anchors)), root)
+        matrix = matrix.where(trouble == 0, torch.nan)  # half a root is finite, and wrong
+        return matrix.to(self.locations.dtype).contiguous()
+
+    @torch.no_grad()
+    def _and_slope(self) -> tuple[Float[Tensor, "anchor cell"], Float[Tensor, "anchor cell"]]:
+        """Ψ and ∂Ψ/∂ω, with a single decomposition: the gradient of one number needs no pass back through it.
+
+        ∂Ψ = (K_ZZ + σ²I)⁻¹ (∂K_ZT − ∂K_ZZ Ψ), and ∂k/∂ω = −ω ‖z − t‖² k.
+        """
+        anchors, omega = self.locations.detach().double(), self.omega.detach().double()
+        eye = torch.eye(len(anchors), dtype=anchors.dtype, device=anchors.device)
+        among, across = (_squares(anchors, right) for right in (anchors, self._cells.to(anchors)))
+        K_ZZ, K_ZT = (torch.exp(-0.5 * omega**2 * squares) for squares in (among, across))
+        root, trouble = torch.linalg.cholesky_ex(K_ZZ + self.noise**2 * eye)
+        root = root.where(trouble == 0, torch.nan)  # half a root is finite, and wrong
+        matrix = torch.cholesky_solve(K_ZT, root)
+        slope = torch.cholesky_solve((among * K_ZZ) @ matrix - across * K_ZT, root) * omega
+        return matrix.to(self.locations.dtype).contiguous(), slope.to(self.locations.dtype).contiguous()
+
+    @torch.no_grad()
+    def _refresh(self) -> None:
+        if self.is_learned:
+            return
+        self._fixed = self._at(self.omega)
+        if not self._fixed.is_meta and not self._fixed.isfinite().all():
+            raise ValueError(
+                f"The anchors of a RadialBasis must be apart on the scale of its kernel; with omega={self.omega.item():.3g} "
+                f"and noise={self.noise} their covariance is singular. Use a larger omega, or noise=0.01."
+            )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RadialBasis":
+        # Moved or converted: Ψ is computed again, so that a model made double is as exact as double is.
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._cells.copy_(_cells(self.grid))  # known whatever was done to memory (`to_empty`)
+        self._fixed = None
+        # Values may not be there yet (`to_empty`); then Ψ is computed when they are loaded, or when it is used.
+        with suppress(ValueError):
+            self._refresh()
+        return self
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._refresh()
+
+    def extra_repr(self) -> str:
+        learned = [name for name, _ in self.named_parameters()]
+        return f"{len(self.locations)} anchors on {'×'.join(map(str, self.grid))}" + (f", {learned} learned" if learned else "")
+
+
+def _register(module: nn.Module, name: str, tensor: Tensor, learned: bool) -> None:
+    if learned:
+        module.register_parameter(name, nn.Parameter(tensor))
+    else:
+        module.register_buffer(name, tensor)
+
+
+def _kernel(omega: Tensor, left: Float[Tensor, "a axis"], right: Float[Tensor, "b axis"]) -> Float[Tensor, "a b"]:
+    return torch.exp(-0.5 * omega**2 * _squares(left, right))
+
+
+def _squares(left: Float[Tensor, "a axis"], right: Float[Tensor, "b axis"]) -> Float[Tensor, "a b"]:
+    """‖z − t‖²."""
+    return (left[:, None] - right).square().sum(-1)
+
+
+class _WithSlope(torch.autograd.Function):
+    """A value that is known together with its derivative in a number; it has no second one."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(number: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return (gradient * ctx.saved_tensors[0]).sum()[None], None, None
+
+
+def _count(cells: int, anchors: int | float | None) -> int:
+    """The number of anchors."""
+    if anchors is None:
+        return cells
+    if isinstance(anchors, bool):
+        raise ValueError(f"anchors must be a number, a share of the cells or None, got {anchors}.")
+    if isinstance(anchors, float):
+        if not 0 < anchors <= 1:
+            raise ValueError(f"anchors as a share of the cells must lie above 0 and be at most 1, got {anchors}.")
+        return max(1, round(anchors * cells))
+    if not 1 <= anchors <= cells:
+        raise ValueError(f"anchors must be at least 1 and at most the {cells} cells, got {anchors}.")
+    return anchors
+
+
+def _cells(grid: Sequence[int]) -> Float[Tensor, "cell axis"]:
+    """Where the cells are, row by row, from the centre of the grid."""
+    axes = [torch.arange(size) - (size - 1) / 2 for size in grid]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)
+
+
+def _locations(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"]:
+    """Spread over the box that the cells span, where it has room for anchors one cell apart; else they are cells.
+
+    Closer anchors would know much the same, and extrapolate wildly: a few directions of u would decide everything.
+
+    Spread by the additive recurrence z_i = ½ + i (φ⁻¹, φ⁻², …) mod 1 with φ^(d+1) = φ + 1 (Roberts 2018): it starts at the
+    centre, and its points keep apart however many there are.
+    """
+    if anchors > prod(size - 1 for size in grid if size > 1):
+        return _spread_cells(grid, anchors)
+    axes, root = len(grid), 1.0
+    for _ in range(60):
+        root = (1 + root) ** (1 / (axes + 1))
+    steps = torch.tensor([root ** -(axis + 1) for axis in range(axes)], dtype=torch.float64)
+    unit = (0.5 + torch.arange(anchors)[:, None] * steps) % 1
+    return ((unit - 0.5) * (torch.tensor(grid) - 1)).to(torch.get_default_dtype())
+
+
+def _spread_cells(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"]:
+    """Cells, row by row: one at the centre, and always one that is farthest from those there are; or all of them."""
+    if anchors == prod(grid):
+        return _cells(grid)
+    with torch.device("cpu"):  # where networks are made without memory (`meta`), too, it must be known which
+        cells = _cells(grid)
+    chosen = [int(cells.square().sum(1).argmin())]
+    nearest = _squares(cells[chosen], cells)[0]
+    while len(chosen) < anchors:
+        chosen.append(int(nearest.argmax()))
+        nearest = nearest.minimum(_squares(cells[chosen[-1:]], cells)[0])
+    return _cells(grid)[sorted(chosen)]
+
+
+class SparseConvPath(ConvPath, Shaped):
+    """y(c', t) = Σ_c Σ_k (u(c', c) Ψ)(k) x(c, t + k) + b(c'): a convolution with smooth filters.
+
+    Args:
+        in_channels: Channels c of the input.
+        out_channels: Channels c' of the output.
+        kernel_size: Of the filter, one size for each dimension of the grid; one to three of them.
+        anchors: Of a filter: a number, or a share of its cells; 0.5 gives 4 of 9, 0.8 gives 7.
+        learn_lengthscale: Whether ω is learned.
+        learn_locations: Whether the locations of anchors are, which all channels share.
+        stride: As in `ConvPath`, and so are the following.
+        padding: Cells added on every side.
+        padding_mode: What is added.
+        groups: Of channels that do not see each other.
+        bias: Whether to add b.
+        scale: Standard deviation of dense weights relative to Kaiming's for a ReLU.
+        generator: For the initial weights; the global one when None.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int] = (3, 3),
+        *,
+        anchors: int | float | None = 0.5,
+        learn_lengthscale: bool = False,
+        learn_locations: bool = False,
+        stride: int = 1,
+        padding: Sequence[int] | None = None,
+        padding_mode: PaddingMode = "circular",
+        groups: int = 1,
+        bias: bool = True,
+        scale: float = 1.0,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride=stride, padding=padding, padding_mode=padding_mode, groups=groups,
+            bias=bias, scale=scale, generator=generator,
+        )  # fmt: skip
+        self.basis = RadialBasis(
+            self.kernel_size, anchors, learn_lengthscale=learn_lengthscale, learn_locations=learn_locations
+        )
+        dense = self.weight.detach().flatten(2)
+        self.weight = nn.Parameter(dense[..., : len(self.basis.locations)] / self.basis.spread())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self._convolved(inputs, self.dense_weight(), self.bias)
+
+    def dense_weight(self) -> Tensor:
+        """The filters u Ψ, as those of a `ConvPath`."""
+        return (self.weight @ self.basis.matrix()).unflatten(2, self.kernel_size)
+
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
+        patches = super().input_rows(inputs).unflatten(3, (-1, prod(self.kernel_size)))
+        return (patches @ self.basis.matrix().detach().T).flatten(3)
+
+    def shape_rows(self) -> dict[str, RowForm]:
+        return {"basis.omega": TangentRows(self._tangent)}
+
+    def _tangent(self, inputs: Tensor) -> Tensor:
+        return self._convolved(inputs, (self.weight.detach() @ self.basis.slope()).unflatten(2, self.kernel_size), None)
+
+
+class ProjectedPath(BlockPath, Shaped):
+    """y[n, block] = u[block] Ψ x[n, block] + b: blocks that see a grid through a basis.
+
+    Args:
+        blocks: Number of blocks side by side.
+        basis: On the cells of an input block.
+        d_out: Features of an output block.
+        bias: Whether to add b, one value for each output feature, shared over blocks.
+        deviation: Standard deviation of the initial dense weights.
+        generator: For the initial weights; the global one when None.
+    """
+
+    def __init__(
+        self,
+        blocks: int,
+        basis: RadialBasis,
+        d_out: int,
+        *,
+        bias: bool = True,
+        deviation: float,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__(blocks, len(basis.locations), d_out, bias=bias, deviation=deviation, generator=generator)
+        self.basis = basis
+        with torch.no_grad():
+            self.weight.div_(basis.spread())
+
+    def forward(self, inputs: Float[Tensor, "n block cell"]) -> Float[Tensor, "n block d_out"]:
+        return self._mapped(inputs, self.weight, self.basis.matrix(), self.bias)
+
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n 1 block d_in"]:
+        return (inputs @ self.basis.matrix().detach().T)[:, None]
+
+    def dense_weight(self) -> Float[Tensor, "block d_out cell"]:
+        return self.weight @ self.basis.matrix()
+
+    def shape_rows(self) -> dict[str, RowForm]:
+        return {"basis.omega": TangentRows(lambda inputs: self._mapped(inputs, self.weight.detach(), self.basis.slope(), None))}
+
+    def _mapped(self, inputs: Tensor, weight: Tensor, basis: Float[Tensor, "anchor cell"], bias: Tensor | None) -> Tensor:
+        if weights_first(len(inputs), basis, weight.shape[1]):
+            return block_product(weight @ basis, inputs, bias)
+        return block_product(weight, inputs @ basis.T, bias)
+
+
+class ExpandedPath(BlockPath, Shaped):
+    """y[n, block] = Ψᵀ u[block] x[n, block]: blocks that give a grid through a basis.
+
+    Outputs are Ψᵀ times the rows of outputs, so the rows of a gradient are Ψ times it.
+
+    Args:
+        blocks: Number of blocks side by side.
+        d_in: Features of an input block.
+        basis: On the cells of an output block.
+        deviation: Standard deviation of the initial dense weights.
+        generator: For the initial weights; the global one when None.
+    """
+
+    def __init__(
+        self, blocks: int, d_in: int, basis: RadialBasis, *, deviation: float, generator: Generator | None = None
+    ) -> None:
+        super().__init__(blocks, d_in, len(basis.locations), bias=False, deviation=deviation, generator=generator)
+        self.basis = basis
+        with torch.no_grad():
+            self.weight.div_(basis.spread())
+
+    def forward(self, inputs: Float[Tensor, "n block d_in"]) -> Float[Tensor, "n block cell"]:
+        return self._mapped(inputs, self.weight, self.basis.matrix())
+
+    def output_rows(self, outputs: Float[Tensor, "n block cell"]) -> Float[Tensor, "n 1 block d_out"]:
+        return (outputs @ self.basis.matrix().detach().T)[:, None]
+
+    def dense_weight(self) -> Float[Tensor, "block cell d_in"]:
+        return self.basis.matrix().T @ self.weight
+
+    def shape_rows(self) -> dict[str, RowForm]:
+        return {"basis.omega": TangentRows(lambda inputs: self._mapped(inputs, self.weight.detach(), self.basis.slope()))}
+
+    def _mapped(self, inputs: Tensor, weight: Tensor, basis: Float[Tensor, "anchor cell"]) -> Tensor:
+        if weights_first(len(inputs), basis, weight.shape[2]):
+            return block_product(basis.T @ weight, inputs)
+        return block_product(weight, inputs) @ basis
+
+
+def weights_first(data: int, basis: Float[Tensor, "anchor cell"], features: int) -> bool:
+    """Whether it takes fewer operations to make weights dense, u Ψ, than to apply Ψ to the data.
+
+    Args:
+        data: Number of them.
+        basis: Ψ.
+        features: Of a block, on the side that is no grid.
+    """
+    anchors, cells = basis.shape
+    return features * cells * (anchors + data) < data * anchors * (cells + features)
+
+
+class SparseFactoredPath(FactoredPath):
+    """y(c', s') = Σ_c (Ψᵀu₁)(c', c, s') Σ_s (u₂Ψ)(c', c, s) x(c, s): a factored map, smooth over both of its grids.
+
+    As ω → 0 the two factors become constant over space, and the map strictly equivariant under translation.
+
+    Args:
+        in_shape: Channels and grid of one input, such as (3, 32, 32).
+        out_shape: Channels and grid of one output.
+        anchors: On each of the two grids: a number, or a share of its cells.
+        learn_lengthscale: Whether the two ω are learned.
+        learn_locations: Whether the locations of anchors are.
+        bias: Whether to add one to the hidden features, a value for each output channel.
+        scale: Standard deviation of the output relative to a map that keeps the variance of its input after a ReLU.
+        generator: For the initial weights; the global one when None.
+    """
+
+    def __init__(
+        self,
+        in_shape: tuple[int, ...],
+        out_shape: tuple[int, ...],
+        *,
+        anchors: int | float | None = 0.5,
+        learn_lengthscale: bool = False,
+        learn_locations: bool = False,
+        bias: bool = True,
+        scale: float = 1.0,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__(in_shape, out_shape, bias=bias, scale=scale, generator=generator)
+        seen, given = (
+            RadialBasis(shape[1:], anchors, learn_lengthscale=learn_lengthscale, learn_locations=learn_locations)
+            for shape in (in_shape, out_shape)
+        )
+        first, second = deviations(in_shape, scale)
+        self.gather = ProjectedPath(in_shape[0], seen, out_shape[0], bias=bias, deviation=first, generator=generator)
+        self.scatter = ExpandedPath(out_shape[0], in_shape[0], given, deviation=second, generator=generator)
