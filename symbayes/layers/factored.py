@@ -45,6 +45,9 @@ class BlockPath(Path):
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n 1 block d_out"]:
         return outputs[:, None]
 
+    def meets_once(self, inputs: Tensor) -> bool:
+        return True
+
     def weight_rows(self) -> Float[Tensor, "block d_out d_in"]:
         return self.weight
 

@@ -18,11 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symbayes.curvature.adapters import ConvRows, FoldedRows
 from symbayes.curvature.check import check_functional, reference_of
-from symbayes.curvature.sites import Site, find_sites
-from symbayes.layers.path import Path
-from symbayes.layers.structure import weight_tensors, weights
+from symbayes.layout import Layout, Site, weights
 from symbayes.posterior.functional import local_maps
 from symbayes.posterior.permutations import HiddenUnits
 from symbayes.posterior.posterior import Members, Posterior
@@ -126,18 +123,19 @@ class Variational(nn.Module):
         super().__init__()
         self.family = family
         self._model = (model,)  # in a tuple, so that its weights are not parameters of this module, too
-        _refuse_padding(model)
+        layout = Layout.of(model)
+        layout.refuse_padding()
         self.members = tuple(family.members(model))
         if not self.members:
             raise ValueError("A posterior needs weights that are uncertain; with biases='deterministic', the model has none.")
-        deviations = _first_deviations(model, family.deviation)
+        deviations = _first_deviations(model, layout, family.deviation)
         self.spreads = nn.ModuleList(
             family.parameters(members.join({name: deviations[name] for name in members.shapes}), members, matrix)
             for members, matrix in self.members
         )
         known = {name for members, _ in self.members for name in members.shapes}
         #: Layer and path of every weight.
-        self.places = {name: (tensor.layer, tensor.path) for name, tensor in weight_tensors(model).items()}
+        self.places = {name: (tensor.layer, tensor.path) for name, tensor in layout.tensors.items()}
         #: Without uncertainty and prior.
         self.deterministic = frozenset(self.places.keys() - known)
         self._local: dict[int, Site] | None = None
@@ -211,16 +209,16 @@ class Family(ABC):
 
     def members(self, model: nn.Module) -> list[tuple[Members, Matrix | None]]:
         """The parts of the posterior: a weight with its bias, or a tensor by itself; with the form of what is a matrix."""
-        tensors = weight_tensors(model)
+        layout = Layout.of(model)
         shapes = {name: tuple(parameter.shape) for name, parameter in weights(model).items()}
-        apart = {name for name, tensor in tensors.items() if tensor.kind == "bias"} if self.biases == "deterministic" else set()
+        biases = {name for name, tensor in layout.tensors.items() if tensor.kind == "bias"}
+        apart = biases if self.biases == "deterministic" else set[str]()
         matrices: dict[str, Matrix] = {}
         columns: dict[str, str] = {}
-        for site in find_sites(model).maps.values():
-            matrix = _matrix(site, shapes[site.weight]) if site.weight is not None else None
-            if site.weight is None or matrix is None:
+        for site in layout.sites.values():
+            if site.weight is None or site.matrix is None:
                 continue
-            matrices[site.weight] = matrix
+            matrices[site.weight] = matrix = site.matrix
             if self.biases == "column" and site.bias is not None and prod(shapes[site.bias]) == matrix[0] * matrix[1]:
                 columns[site.weight] = site.bias
         found: list[tuple[Members, Matrix | None]] = []
@@ -295,37 +293,11 @@ class FullCovariance(Family):
         return FullParameters(deviation)
 
 
-def _refuse_padding(model: nn.Module) -> None:
-    """Refuse embeddings with a row that torch never gives a gradient: its spread would grow unchecked.
-
-    Raises:
-        ValueError: Naming the first.
-    """
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and module.padding_idx is not None and module.weight.requires_grad:
-            raise ValueError(
-                f"Every weight must have a gradient to learn its spread; row {module.padding_idx} of the embedding {name!r} "
-                "has none, because of its padding_idx. Build it without, and mask what is padded; or freeze it."
-            )
-
-
-def _matrix(site: Site, shape: tuple[int, ...]) -> Matrix | None:
-    """Blocks, d_out and d_in of a weight as it is stored; None where it is no matrix."""
-    form = site.form.form if isinstance(site.form, FoldedRows) else site.form
-    if form.elementwise or len(shape) < 2:
-        return None
-    if isinstance(form, Path):
-        blocks, d_out, d_in = form.weight_rows().shape
-        return blocks, d_out, d_in
-    blocks = form.module.groups if isinstance(form, ConvRows) else 1
-    return blocks, shape[0] // blocks, prod(shape[1:])
-
-
-def _first_deviations(model: nn.Module, relative: float) -> dict[str, Tensor]:
+def _first_deviations(model: nn.Module, layout: Layout, relative: float) -> dict[str, Tensor]:
     """For every number: so much of the root mean square of its tensor; of the weight beside it, where a bias begins at zero."""
     values = {name: parameter.detach() for name, parameter in weights(model).items()}
     sizes = {name: float(value.square().mean().sqrt()) for name, value in values.items()}
-    beside = {site.bias: site.weight for site in find_sites(model).maps.values() if site.bias and site.weight}
+    beside = {site.bias: site.weight for site in layout.sites.values() if site.bias and site.weight}
     found = {}
     for name, value in values.items():
         usual = prod(value.shape[1:]) ** -0.5  # what keeps the variance of inputs

@@ -10,7 +10,7 @@ from symbayes.curvature.blocks import Block, DiagonalBlock, EigenBlock, Factor, 
 from symbayes.curvature.ggn import FullCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature
 from symbayes.errors import NoPosteriorError, NotFiniteError
-from symbayes.layers.structure import weights
+from symbayes.layout import weights
 from symbayes.posterior.posterior import Members, Posterior, Weights
 from symbayes.posterior.spread import DiagonalSpread, EigenSpread, FullSpread, Spread
 from symbayes.priors import Prior

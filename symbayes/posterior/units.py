@@ -12,7 +12,7 @@ from symbayes.curvature.evaluate import evaluating
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.scalar import Scale, Shift
-from symbayes.layers.structure import call_with, weights
+from symbayes.layout import Layout, call_with, weights
 from symbayes.models import ResidualBlock
 from symbayes.posterior.permutations import HiddenUnits
 
@@ -76,7 +76,7 @@ def hidden_units(model: nn.Module, example_input: Tensor | None = None) -> tuple
     Raises:
         ValueError: If there are none.
     """
-    free, open_units = _own_tensors(model), None
+    free, open_units = Layout.of(model).unshared, None
     found: list[HiddenUnits] = []
     for name, module in _steps(model):
         closed = _taken(open_units, name, module) if open_units is not None else None
@@ -135,14 +135,6 @@ def _check_outputs(model: nn.Module, units: HiddenUnits, inputs: Tensor, values:
                 f"outputs of size {float(size):.3g} by {float(change):.3g}. Name all tensors that they stand in, with the "
                 "right axes; or leave them out, if some layer does not treat them alike."
             )
-
-
-def _own_tensors(model: nn.Module) -> set[str]:
-    """Trainable weights that are used in one place only."""
-    uses: dict[int, int] = {}
-    for _, parameter in model.named_parameters(remove_duplicate=False):
-        uses[id(parameter)] = uses.get(id(parameter), 0) + 1
-    return {name for name, parameter in weights(model).items() if uses[id(parameter)] == 1}
 
 
 def _steps(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:

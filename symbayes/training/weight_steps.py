@@ -15,7 +15,7 @@ from symbayes.curvature.rule import BlockCurvature, Curvature
 from symbayes.data.source import Batch
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.objective import Augerino, ByCurvature
-from symbayes.layers.structure import weights
+from symbayes.layout import weights
 from symbayes.training.hyper import HyperAdam
 from symbayes.training.optimiser import LARGEST, ProximalAdam, rotation
 from symbayes.training.problem import Problem

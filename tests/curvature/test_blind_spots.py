@@ -8,9 +8,9 @@ from torch.testing import assert_close
 from torch.utils.data import Dataset, IterableDataset
 
 import symbayes as sb
+from symbayes.adapters import NormsByParts
 from symbayes.curvature import Diagonal, Ekfac, EmpiricalFisher, Ggn, Kernel, Lanczos, MonteCarloFisher, Preconditioned, Subsets
 from symbayes.curvature import check as reference
-from symbayes.curvature.evaluate import NormsByParts
 from symbayes.posterior.functional import sampled_outputs
 from tests.curvature.networks import Do
 from tests.curvature.test_silence import CLASSES, by_every_direction, data, evidence, exact, slope_of_the_exact_evidence

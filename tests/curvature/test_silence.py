@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.curvature import Diagonal, Ekfac, Ggn, Kernel, Lanczos, Preconditioned, Subsets
-from symbayes.curvature.products import products_of
+from symbayes.curvature.ggn import products_of
 from symbayes.data.source import TensorSource
 from symbayes.evidence.laplace import evidence_at
 from tests.curvature.networks import Do, Standardised, jacobian

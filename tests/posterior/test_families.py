@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import symbayes as sb
-from symbayes.layers.structure import weights
+from symbayes.layout import weights
 from symbayes.posterior.spread import DiagonalSpread, FullSpread, MatrixSpread
 
 FAMILIES = (sb.MeanField, sb.MatrixNormal, sb.posterior.FullCovariance)

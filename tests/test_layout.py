@@ -12,14 +12,14 @@ from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.structure import weight_tensors
+from symbayes.layout import Layout
 from symbayes.training.symmetries import symmetries
 
 SHAPES = (1, 4, 4), (4, 4, 4)
 
 
 def broken(**paths):
-    found = weight_tensors(RelaxedLayer(paths)).values()
+    found = Layout.of(RelaxedLayer(paths)).tensors.values()
     return {tensor.name.removeprefix("paths."): tensor.breaks for tensor in found if tensor.breaks}
 
 
@@ -42,7 +42,7 @@ def test_a_bias_breaks_nothing_where_there_is_one_position():
     pooled = OrbitPath(2, 3, symmetric(4).pooled())
     assert list(broken(dense=DensePath((2, 4), (3, 1)), orbit=pooled)) == ["dense.weight"]
     last = {"factored": FactoredPath((2, 2, 2), (3, 1, 1)), "conv": ConvPath(2, 3, stride=2)}
-    assert list(weight_tensors(RelaxedLayer(last, stride=2)).values())[1].breaks == ()
+    assert list(Layout.of(RelaxedLayer(last, stride=2)).tensors.values())[1].breaks == ()
     turned = {"dense": DensePath((1, 1, 1), (4, 1, 1)), "gconv": GroupConvPath(1, 1, p4(), lifting=True)}
     assert list(broken(**turned)) == ["dense.weight", "dense.bias"]  # a bias of their own for turns
 
@@ -51,7 +51,7 @@ def test_a_bias_breaks_nothing_where_there_is_one_position():
 def test_convolutions_that_are_not_circular_keep_translation_up_to_the_border(mode):
     """In words alone: they have no group, relax nothing, and nothing relaxes them."""
     paths = {"factored": FactoredPath(*SHAPES, bias=False), "conv": ConvPath(1, 4, padding_mode=mode)}
-    tensors = weight_tensors(RelaxedLayer(paths))
+    tensors = Layout.of(RelaxedLayer(paths)).tensors
     assert not any(tensor.relaxes for tensor in tensors.values())
     assert paths["conv"].group is None
     gammas = {name: 5.0 if name == "paths.conv.weight" else 0.1 for name in tensors}
@@ -70,5 +70,5 @@ def test_circular_convolutions_keep_translation_up_to_the_border_too():
 
 def test_modules_of_torch_have_no_symmetry_to_keep():
     model = nn.Sequential(RelaxedLayer({"conv": ConvPath(1, 2), "torch": nn.Conv2d(1, 2, 3, padding=1)}))
-    assert weight_tensors(model)["0.paths.torch.weight"].breaks == ("translation",)
+    assert Layout.of(model).tensors["0.paths.torch.weight"].breaks == ("translation",)
     assert model(torch.zeros(1, 1, 4, 4)).shape == (1, 2, 4, 4)
