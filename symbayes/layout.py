@@ -3,13 +3,14 @@
 Many parts need to know where the weights of a model are. The prior ties them by layer and path, curvature asks for their rows,
 families of posteriors for the form of their matrices, tables for their symmetry. All of them read `Layout.of(model)`:
 
-    tensors    every trainable tensor, with the layer and the path that it belongs to, and the symmetry of that path
-    sites      every linear map that has trainable tensors: a row form, the names of its weight and bias, and how many copies of
-               each datum it sees, where it is inside an average over transformations
-    free       the tensors that belong to no map, of which only gradients are known
+    tensors           every trainable tensor, with the layer and path that it belongs to, and the symmetry of that path
+    sites             every linear map that has trainable tensors: its row form, the names of its weight and bias, and how many
+                      copies of each datum it sees, where it is inside an average over transformations
+    free              the tensors that belong to no map; of them only gradients are known
+    hyperparameters   what is learned, too, but is no weight
 
-No other file walks over the modules of a model to find its weights. A model that has no layout is refused here, too. Tensors
-stay in the model: a layout has their names, and `weights` and `hyperparameters` give them by name.
+No other file walks over the modules of a model to find its weights, and models without a layout are refused here. Tensors stay
+in the model: a layout has their names, and `weights` and `hyperparameters` give them by name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -160,6 +161,8 @@ class Layout:
     sites: dict[str, Site]
     #: The tensors that belong to no site.
     free: tuple[str, ...]
+    #: The names of hyperparameters that are learned.
+    hyperparameters: tuple[str, ...]
     #: The other names of tensors that several modules share, and the name that each is known by.
     shared: dict[str, str]
     #: Embeddings with a row that torch never gives a gradient, and which it is.
@@ -180,7 +183,8 @@ class Layout:
         covered = {tensor for site in sites.values() for tensor in (site.weight, site.bias)}
         free = tuple(name for name in tensors if name not in covered)
         rows = {name: padding_row(module) for name, module in modules.items()}
-        return Layout(tensors, sites, free, _shared(model), {name: row for name, row in rows.items() if row is not None})
+        padding = {name: row for name, row in rows.items() if row is not None}
+        return Layout(tensors, sites, free, tuple(hyperparameters(model)), _shared(model), padding)
 
     def refuse_shared(self) -> None:
         """Refuse trainable tensors that modules share.

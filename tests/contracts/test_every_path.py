@@ -15,6 +15,7 @@ from symbayes.layers.group_conv import GroupConvPath, SeparableGroupPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import LinearMap, Path, Shaped
 from symbayes.layers.smooth import ExpandedPath, ProjectedPath, RadialBasis, SparseConvPath, SparseFactoredPath
+from symbayes.layout import Layout
 
 CASES = {
     "dense": (lambda: DensePath((2, 3, 3), (4, 2)), (2, 3, 3)),
@@ -103,6 +104,37 @@ def test_distinct_rows_are_arranged_into_the_input_rows(case):
     rows, ways = path.distinct_rows(inputs), path.arrangements
     arranged = rows if ways is None else torch.cat([rows[..., way] for way in ways], 1)
     assert_close(arranged, path.input_rows(inputs))
+
+
+def test_rows_are_values_that_say_what_is_known_of_them(case):
+    path, inputs = case
+    rows = path.rows(inputs)
+    assert_close(rows.values, path.input_rows(inputs))
+    assert_close(path.rows(inputs, distinct=True).values, path.distinct_rows(inputs))
+    assert (rows.copies, rows.structure) == (path.copies, path.structure)
+    assert rows.values.shape[1] % rows.copies == 0
+
+
+def test_matrices_are_those_of_the_weight(case):
+    path, inputs = case
+    blocks, d_out, d_in = path.matrices(path.weight.shape)
+    assert (blocks, d_out, d_in) == path.weight_rows().shape
+    assert path.input_rows(inputs).shape[2:] == (blocks, d_in)
+
+
+def test_dense_rows_are_linear_in_the_inputs(case):
+    path, inputs = case
+    if path.structure == "dense":
+        assert_close(path.input_rows(inputs.mean(0, keepdim=True)), path.input_rows(inputs).mean(0, keepdim=True))
+
+
+def test_weights_that_meet_a_datum_once_give_rows_reshaped(case):
+    path, inputs = case
+    if Layout.of(path).sites[""].may_meet_once and path.meets_once(inputs):
+        rows = torch.einsum("nsbi,boi->nsbo", path.input_rows(inputs), path.weight_rows())
+        rows = rows if path.bias_rows() is None else rows + path.bias_rows()
+        assert rows.shape[1] == 1
+        assert_close(rows[:, 0].reshape(path(inputs).shape), path(inputs))
 
 
 def test_rows_give_the_gradients_of_each_datum(case, generator):
