@@ -21,7 +21,7 @@ class Diagonal(Rule):
     """Σ_n Σ_v (∂(column v of datum n)/∂θ)², for every weight on its own.
 
     Args:
-        fisher: Which columns are sent back.
+        fisher: Its square root, exact or sampled.
         batch_size: Data in a forward pass.
     """
 

@@ -106,7 +106,7 @@ class FullCurvature(Curvature):
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         # γ_l = P_l − δ_l tr_l (H + Δ)⁻¹
-        delta = _spread(self.H, self.sizes, precisions)
+        delta = _expand(self.H, self.sizes, precisions)
         inverse = torch.cholesky_inverse(cholesky(self.H.double() + torch.diag(delta)))
         spent = (1 - delta * inverse.diagonal()).to(self.H).split(list(self.sizes.values()))
         return {name: part.sum() for name, part in zip(self.sizes, spent, strict=True)}
@@ -126,13 +126,13 @@ def _by_tensor(H: Float[Tensor, "p p"], sizes: dict[str, int]) -> dict[str, Bloc
 
 
 def _full_log_det(H: Float[Tensor, "p p"], sizes: dict[str, int], precisions: Precisions) -> Float[Tensor, ""]:
-    root = _spread(H, sizes, precisions).rsqrt()
+    root = _expand(H, sizes, precisions).rsqrt()
     identity = torch.eye(len(H), dtype=root.dtype, device=root.device)
     factor = cholesky(identity + root[:, None] * H.double() * root)
     return 2 * factor.diagonal().log().sum().to(H)
 
 
-def _spread(H: Float[Tensor, "p p"], sizes: dict[str, int], precisions: Precisions) -> Float[Tensor, " p"]:
+def _expand(H: Float[Tensor, "p p"], sizes: dict[str, int], precisions: Precisions) -> Float[Tensor, " p"]:
     # In double precision: the decomposition of a nearly singular H fails without.
     return torch.cat([precisions[name].to(H.device).double().expand(size) for name, size in sizes.items()])
 
@@ -217,8 +217,8 @@ class Jacobians:
             return self.names[0]
         terms = torch.einsum("nc,ncp->np", reference.column, J).double()
         sizes = [reference.gradients[name].numel() for name in self.names]
-        found, spread = (total.split(sizes) for total in (terms.sum(0), terms.square().sum(0).sqrt()))
-        return reference.unlike(dict(zip(self.names, found, strict=True)), dict(zip(self.names, spread, strict=True)))
+        found, norms = (total.split(sizes) for total in (terms.sum(0), terms.square().sum(0).sqrt()))
+        return reference.unlike(dict(zip(self.names, found, strict=True)), dict(zip(self.names, norms, strict=True)))
 
 
 Product = Callable[[Float[Tensor, " p"]], Float[Tensor, " p"]]
@@ -245,7 +245,7 @@ class Products:
         """Random vectors with entries ±1."""
         return (2.0 * torch.randint(0, 2, (count, sum(self.sizes.values())), generator=generator) - 1).to(self.example)
 
-    def spread(self, precisions: Precisions) -> Float[Tensor, " p"]:
+    def expand(self, precisions: Precisions) -> Float[Tensor, " p"]:
         """δ of every weight."""
         return torch.cat([precisions[name].detach().to(self.example).expand(size) for name, size in self.sizes.items()])
 

@@ -54,7 +54,7 @@ class Kfac(Rule):
     """Kronecker-factored curvature, with diagonal blocks where there are no rows (norm layers, free parameters).
 
     Args:
-        fisher: Which columns are sent back.
+        fisher: Its square root, exact or sampled.
         sharing: Whether positions that share weights are treated as data ("expand") or summed first ("reduce").
         pool_blocks: Whether blocks of weights share the mean of their G, as ELLA does for factored paths. Keeping them
             apart costs the same and is closer to the exact curvature.
@@ -204,7 +204,7 @@ class Ekfac(Rule):
     Gradients through the curvature, in extents of invariance and the like, are those of λ with the basis held.
 
     Args:
-        fisher: Which columns are sent back, in both passes.
+        fisher: Its square root, in both passes.
         batch_size: Data in a forward pass; gradients of single data are formed, so keep it small for wide layers.
     """
 
@@ -236,7 +236,7 @@ class Ekfac(Rule):
 
 
 class EigenAccumulator(Accumulator):
-    """Squared gradients of each datum, turned into the eigenbasis of a Kronecker block; a bias is collected by KFAC."""
+    """Squared gradients of each datum, in the eigenbasis of a Kronecker block; a bias is collected by KFAC."""
 
     def __init__(self, site: Site, basis: KroneckerBlock, bias: Accumulator | None) -> None:
         self.site, self.basis, self.bias = site, basis, bias
@@ -251,8 +251,8 @@ class EigenAccumulator(Accumulator):
     def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
         U_G, key = self.basis.G.eigenvectors, f"square{part}"
         for column in self.site.gradient_rows(gradients):
-            turned = torch.einsum("nsbo,bop->nsbp", column, U_G.expand(column.shape[2], -1, -1))
-            squares = weight_gradients(self.rows, turned[None]).square().sum((0, 1))
+            rotated = torch.einsum("nsbo,bop->nsbp", column, U_G.expand(column.shape[2], -1, -1))
+            squares = weight_gradients(self.rows, rotated[None]).square().sum((0, 1))
             self.squares[key] = self.squares[key] + squares if key in self.squares else squares
         if self.bias is not None:
             self.bias.add(part, gradients)

@@ -20,7 +20,7 @@ from symbayes.layout import Layout
 CASES = {
     "dense": (lambda: DensePath((2, 3, 3), (4, 2)), (2, 3, 3)),
     "dense without bias": (lambda: DensePath((5,), (3,), bias=False), (5,)),
-    "block": (lambda: BlockPath(3, 5, 4, deviation=0.5), (3, 5)),
+    "block": (lambda: BlockPath(3, 5, 4, std=0.5), (3, 5)),
     "conv 1-d": (lambda: ConvPath(2, 3, (3,)), (2, 7)),
     "conv 2-d circular": (lambda: ConvPath(2, 3, (3, 3)), (2, 5, 4)),
     "conv 2-d small map": (lambda: ConvPath(2, 3, (5, 5)), (2, 1, 1)),
@@ -54,14 +54,14 @@ CASES = {
     "sparse conv 2-d groups": (lambda: SparseConvPath(4, 6, anchors=7, groups=2, stride=2), (4, 5, 4)),
     "sparse conv 2-d zeros": (lambda: SparseConvPath(2, 3, padding_mode="zeros", learn_lengthscale=True), (2, 5, 4)),
     "sparse conv 3-d": (lambda: SparseConvPath(1, 2, (3, 3, 3), anchors=0.3, stride=2), (1, 4, 4, 2)),
-    "projected": (lambda: ProjectedPath(3, RadialBasis((2, 3), 0.5), 4, deviation=0.5), (3, 6)),
+    "projected": (lambda: ProjectedPath(3, RadialBasis((2, 3), 0.5), 4, std=0.5), (3, 6)),
     "projected, weights first": (
-        lambda: ProjectedPath(3, RadialBasis((8,), 7, learn_lengthscale=True), 2, deviation=1.0),
+        lambda: ProjectedPath(3, RadialBasis((8,), 7, learn_lengthscale=True), 2, std=1.0),
         (3, 8),
     ),
-    "expanded": (lambda: ExpandedPath(3, 4, RadialBasis((2, 3), 0.5), deviation=0.5), (3, 4)),
+    "expanded": (lambda: ExpandedPath(3, 4, RadialBasis((2, 3), 0.5), std=0.5), (3, 4)),
     "expanded, weights first": (
-        lambda: ExpandedPath(3, 2, RadialBasis((8,), 7, learn_lengthscale=True), deviation=1.0),
+        lambda: ExpandedPath(3, 2, RadialBasis((8,), 7, learn_lengthscale=True), std=1.0),
         (3, 2),
     ),
 }

@@ -198,7 +198,7 @@ def test_noise_behind_maps_knows_hooks_on_all_modules():
     model, (inputs, _) = nn.Linear(4, CLASSES).double(), data(4)
     hook = torch.nn.modules.module.register_module_forward_hook(lambda m, a, o: 3 * o if isinstance(m, nn.Linear) else None)
     try:
-        variational = sb.MeanField(deviation=0.5).over(model)
+        variational = sb.MeanField(std=0.5).over(model)
         assert variational.local(inputs) == {}
         with torch.no_grad():
             drawn = sampled_outputs(model, variational(), inputs, 4, local=variational.local(inputs))

@@ -58,8 +58,8 @@ def test_a_sparse_factored_path_is_the_dense_map_of_its_smooth_factors(learn, ge
 @pytest.mark.parametrize("features", [1, 50])
 def test_projecting_data_or_weights_gives_the_same(features, generator, monkeypatch):
     basis = RadialBasis((4, 4), 0.5)
-    projected = ProjectedPath(3, basis, features, deviation=1.0).double()
-    expanded = ExpandedPath(3, features, basis, deviation=1.0).double()
+    projected = ProjectedPath(3, basis, features, std=1.0).double()
+    expanded = ExpandedPath(3, features, basis, std=1.0).double()
     for path, d_in in ((projected, 16), (expanded, features)):
         inputs = torch.randn(20, 3, d_in, generator=generator, dtype=torch.float64)
         found = []
