@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from symbayes.layers.structure import WeightTensor, weight_tensors
+from symbayes.layout import Layout, WeightTensor
 
 #: Precisions are kept within e^±: beyond, a tensor is as good as absent or as good as free.
 LOG_PRECISION_RANGE = (-10.0, 20.0)
@@ -54,7 +54,7 @@ class Prior(nn.Module, ABC):
         super().__init__()
         if not 0 < precision < float("inf"):
             raise ValueError(f"precision must be positive and finite, got {precision}.")
-        tensors = weight_tensors(model)
+        tensors = Layout.of(model).tensors
         self.group_of = {name: name if t.kind == "shape" else self.group_name(t) for name, t in tensors.items()}
         self.groups = list(dict.fromkeys(self.group_of.values()))
         self.sizes = {name: tensor.size for name, tensor in tensors.items()}
@@ -122,7 +122,7 @@ class Prior(nn.Module, ABC):
         Raises:
             ValueError: Naming those that do not match.
         """
-        odd = sorted(weight_tensors(model).keys() ^ self.group_of.keys())
+        odd = sorted(Layout.of(model).tensors.keys() ^ self.group_of.keys())
         if odd:
             raise ValueError(
                 f"The prior and the model must have the same trainable tensors; unmatched={odd}. Make a prior for this model, "

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.evidence.exact import Scalar, exact_evidence, posterior_mode
-from symbayes.layers.structure import Hyperparameter
+from symbayes.layout import Hyperparameter
 
 Numbers = dict[str, Any]
 #: Inputs and targets, [n, 1] each.

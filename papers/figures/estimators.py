@@ -10,11 +10,10 @@ import torch
 
 from papers.data import load
 from symbayes.curvature.diagonal import Diagonal
-from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.fisher import EmpiricalFisher, MonteCarloFisher
 from symbayes.curvature.ggn import FullCurvature, Ggn
 from symbayes.curvature.kernel import Kernel
-from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import BlockCurvature, Curvature, Rule
 from symbayes.data.source import TensorSource

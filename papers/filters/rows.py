@@ -25,7 +25,7 @@ from symbayes.evidence.elbo import Elbo
 from symbayes.evidence.objective import Augerino, Objective
 from symbayes.groups.lie import LieGroup, affine2d
 from symbayes.invariance.filters import FilterBank
-from symbayes.layers.structure import hyperparameters
+from symbayes.layout import hyperparameters
 from symbayes.likelihoods import Categorical
 from symbayes.posterior.families import MeanField
 from symbayes.posterior.functional import outputs_under

@@ -13,7 +13,7 @@ from papers.demos.frequency import figures, learn, study
 from papers.demos.waves import Settings, WaveNetwork, both, function, points, twin, waves
 from symbayes.cli import demo
 from symbayes.cli.app import app
-from symbayes.layers.structure import hyperparameters, weights
+from symbayes.layout import hyperparameters, weights
 
 SMALL = Settings(data=20, test=30, width=6, hidden=3, epochs=3, samples=2, starts=(0.3, 10.0), scan=(0.3, 3.0))
 

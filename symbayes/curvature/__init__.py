@@ -1,11 +1,10 @@
 """Rules by which the curvature of a log-likelihood is found."""
 
 from symbayes.curvature.diagonal import Diagonal
-from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.fisher import EmpiricalFisher, ExactFisher, Fisher, MonteCarloFisher
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Kernel, Subsets
-from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos, Preconditioned
 from symbayes.curvature.rule import Curvature, Rule
 

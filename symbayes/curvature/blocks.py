@@ -4,8 +4,8 @@ Under a prior precision δ that is one number for the tensor, everything the evi
 
     log|I + H/δ| = Σ log(1 + λ/δ)          effective parameters γ = Σ λ / (λ + δ)
 
-Where H is faint against δ, as that of a path that is switched off, two terms of a series are as exact as rounding, and take no
-eigenvalues:
+Where H is negligible against δ, as for a path that is switched off, two terms of a series are as exact as rounding. They need
+no eigenvalues:
 
     log|I + H/δ| ≈ tr H / δ − tr H² / 2δ²      γ ≈ tr H / δ − tr H² / δ²
 """
@@ -163,7 +163,7 @@ class Factor:
 
     @cached_property
     def eigenvectors(self) -> Float[Tensor, "block d d"]:
-        """As columns; for EKFAC, preconditioning and turned coordinates."""
+        """As columns; for EKFAC, preconditioning and steps in the eigenbasis."""
         if self.diagonal:
             return torch.eye(self.matrices.shape[1], dtype=self.matrices.dtype, device=self.matrices.device).expand(
                 len(self.matrices), -1, -1
@@ -201,15 +201,15 @@ class Block(ABC):
     def turn(self, vector: Float[Tensor, " p"], *, back: bool = False) -> Float[Tensor, " p"]:
         """Uᵀ v: into the eigenbasis, in the order of the eigenvalues; or U v, back to the order of the flattened tensor."""
 
-    def log_det(self, precision: Float[Tensor, ""], *, faint: bool = False) -> Float[Tensor, ""]:
-        """log|I + H/δ|; by its series where H is faint."""
-        if faint:
+    def log_det(self, precision: Float[Tensor, ""], *, negligible: bool = False) -> Float[Tensor, ""]:
+        """log|I + H/δ|; by its series where H is negligible."""
+        if negligible:
             return (self.trace() - self.squares / precision / 2) / precision
         return (self.eigenvalues / precision).log1p().sum()
 
-    def effective(self, precision: Float[Tensor, ""], *, faint: bool = False) -> Float[Tensor, ""]:
-        """γ = tr H (H + δI)⁻¹, the number of parameters that the data determine; by its series where H is faint."""
-        if faint:
+    def effective(self, precision: Float[Tensor, ""], *, negligible: bool = False) -> Float[Tensor, ""]:
+        """γ = tr H (H + δI)⁻¹, the number of parameters that the data determine; by its series where H is negligible."""
+        if negligible:
             return (self.trace() - self.squares / precision) / precision
         return (self.eigenvalues / (self.eigenvalues + precision)).sum()
 
@@ -330,7 +330,7 @@ class EigenBlock(Block):
         return torch.block_diag(*blocks)
 
 
-def faint(blocks: Mapping[str, Block], precisions: Mapping[str, Tensor]) -> set[str]:
+def negligible(blocks: Mapping[str, Block], precisions: Mapping[str, Tensor]) -> set[str]:
     """Names of blocks that are not decomposed yet, and need not be: so far below the precision that their series is exact.
 
     With λ ≤ ‖H‖, what it leaves out is below (‖H‖/δ)² of the sum. A GPU is waited for once.
@@ -340,10 +340,10 @@ def faint(blocks: Mapping[str, Block], precisions: Mapping[str, Tensor]) -> set[
         return set()
     ratios = torch.stack([block.norm / precisions[name].detach() for name, block in left.items()])
     try:
-        are_faint = (ratios < sqrt(torch.finfo(ratios.dtype).eps)).tolist()
+        small = (ratios < sqrt(torch.finfo(ratios.dtype).eps)).tolist()
     except RuntimeError:  # under vmap there are no values to compare
         return set()
-    return {name for name, is_faint in zip(left, are_faint, strict=True) if is_faint}
+    return {name for name, is_small in zip(left, small, strict=True) if is_small}
 
 
 def decompose(blocks: Iterable[Block], *, vectors: bool = False, up_to: int | None = None) -> None:

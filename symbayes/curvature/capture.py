@@ -17,10 +17,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from symbayes.curvature.adapters import ATTENTION_MAPS, ConvRows, attention_forward, row_form
-from symbayes.curvature.evaluate import NormsByParts, evaluating
-from symbayes.curvature.sites import Site, find_sites, refuse_shared
-from symbayes.layers.structure import call_with, held
+from symbayes.adapters import NormsByParts, captured_forward
+from symbayes.curvature.evaluate import evaluating
+from symbayes.layout import Layout, Site, call_with, held
 
 
 def free_gradients(
@@ -107,15 +106,15 @@ class Capture:
         self.model = model
         #: Whether what is captured keeps its graph; may be set before a forward pass.
         self.differentiable = False
-        refuse_shared(model)
-        self.sites = find_sites(model)
-        #: The maps of every module that is recorded.
-        self._of_module: dict[str, list[Site]] = {}
-        for site in self.sites.maps.values():
-            self._of_module.setdefault(site.module, []).append(site)
+        self.layout = Layout.of(model)
+        self.layout.refuse_shared()
+        #: The maps of every source that is recorded: a module, or a part of one.
+        self._of_source: dict[str, list[Site]] = {}
+        for site in self.layout.sites.values():
+            self._of_source.setdefault(site.source, []).append(site)
         #: By map.
         self.inputs: dict[str, Tensor] = {}
-        #: By module.
+        #: By source.
         self.outputs: dict[str, Tensor] = {}
         #: What was recorded, and how often it had been written to by then: nn.Linear may add its bias in place.
         self._versions: list[tuple[Tensor, int]] = []
@@ -129,23 +128,17 @@ class Capture:
 
     def __enter__(self) -> "Capture":
         self._undo.enter_context(evaluating(self.model))
-        for name, module in self.model.named_modules():
-            if isinstance(module, nn.MultiheadAttention) and self._shows(name):
-                module.forward = attention_forward(module, partial(self._show, name), name)  # type: ignore[method-assign]
+        for name in dict.fromkeys(site.module for site in self.layout.sites.values()):
+            module = self.model.get_submodule(name)
+            forward = captured_forward(module, partial(self._show, name), name)
+            if forward is not None:
+                module.forward = forward
                 self._undo.callback(module.__dict__.pop, "forward")
-            elif name in self._of_module:
-                form = row_form(module)
-                if isinstance(form, ConvRows) and form.module.padding_mode == "circular":
-                    module.forward = form.forward
-                    self._undo.callback(module.__dict__.pop, "forward")
+            if name in self._of_source:
                 # Before the hooks of a user, which may change what the module gave.
                 hook = module.register_forward_hook(partial(self._hook, name), prepend=True, with_kwargs=True)
                 self._undo.callback(hook.remove)
         return self
-
-    def _shows(self, name: str) -> bool:
-        """Whether something of an attention module is learned."""
-        return any((f"{name}.{part}" if name else part) in self.sites.maps for part, _, _ in ATTENTION_MAPS)
 
     def forget(self) -> None:
         """What outputs depend on is found out again, by the next inputs."""
@@ -175,7 +168,7 @@ class Capture:
                 f"The model must give outputs [n, c], a row for each of the {len(inputs)} inputs; "
                 f"got shape {tuple(outputs.shape)}."
             )
-        for name, site in self.sites.maps.items():
+        for name, site in self.layout.sites.items():
             if name not in self.inputs:
                 raise RuntimeError(
                     f"Parameter {site.weight or site.bias!r} is trainable, but its module did not run in the forward pass, so "
@@ -223,14 +216,14 @@ class Capture:
                 each = [self._one_column(outputs, c, keep or k < last, to_maps) for k, c in enumerate(chunk)]
                 found = set[str]().union(*each)
             for name in self.outputs.keys() - found:
-                site = self._of_module[name][0]
+                site = self._of_source[name][0]
                 raise RuntimeError(
                     f"Parameter {site.weight or site.bias!r} is trainable, but the outputs of the model do not depend on it. "
                     "Freeze it (requires_grad=False), or use it."
                 )
 
-    def _deliver(self, deliver: Callable[[str, Tensor], None], module: str, gradients: Tensor) -> None:
-        for site in self._of_module[module]:
+    def _deliver(self, deliver: Callable[[str, Tensor], None], source: str, gradients: Tensor) -> None:
+        for site in self._of_source[source]:
             deliver(site.name, gradients)
 
     def _one_column(self, outputs: Tensor, column: Tensor, keep: bool, deliver: Callable[[str, Tensor], None]) -> set[str]:
@@ -277,14 +270,14 @@ class Capture:
         return self._record(f"{name}.{part}" if name else part, inputs, outputs)
 
     def _record(self, name: str, inputs: Tensor, outputs: Tensor) -> Tensor:
-        if name not in self._of_module or not self._recording:
+        if name not in self._of_source or not self._recording:
             return outputs
         if name in self.outputs:
             raise RuntimeError(
                 f"Module {name!r} ran twice in one forward pass. The curvature of weights shared between calls is not known "
                 "to the row form; give each call a module of its own."
             )
-        size = self._size * self._of_module[name][0].fold
+        size = self._size * self._of_source[name][0].copies
         if len(inputs) != size or len(outputs) != size:
             raise RuntimeError(
                 f"Module {name!r} must get the data along its first axis so that its curvature is of each datum: there are "
@@ -296,7 +289,7 @@ class Capture:
         seen = inputs if self.differentiable else inputs.detach()
         seen = seen.clone() if self._copying else seen
         self.outputs[name] = outputs
-        self.inputs |= dict.fromkeys((site.name for site in self._of_module[name]), seen)
+        self.inputs |= dict.fromkeys((site.name for site in self._of_source[name]), seen)
         self._versions += [(outputs, outputs._version), (seen, seen._version)]
         return outputs.clone() if self._copying else outputs
 

@@ -19,8 +19,7 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.capture import Capture, free_gradients, refuse_unused
 from symbayes.curvature.evaluate import evaluating, naming_types
-from symbayes.curvature.sites import Site, bias_gradients, gradient_rows
-from symbayes.layers.structure import call_with, held, weights
+from symbayes.layout import Site, call_with, held, weights
 
 #: How many data are looked at.
 COUNT = 8
@@ -281,21 +280,21 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
 
 def _unlike(capture: Capture, reference: Reference) -> str | None:
     """A tensor whose gradient is not torch's own; None where all are."""
-    model, sites = capture.model, capture.sites
+    model, layout = capture.model, capture.layout
     found: dict[str, Tensor] = {}
     sizes: dict[str, Tensor] = {}
     one = len(reference.inputs) // 2
 
     def add(part: int, name: str, gradients: Tensor) -> None:
-        _add(sites.maps[name], capture.inputs[name], gradients[-1:], found, sizes)
+        _add(layout.sites[name], capture.inputs[name], gradients[-1:], found, sizes)
 
     def check_alone(part: int, name: str, gradients: Tensor) -> None:
-        site = sites.maps[name]
-        by_datum = gradients[0].unflatten(0, (-1, site.fold)).abs().flatten(1).amax(1)
+        site = layout.sites[name]
+        by_datum = gradients[0].unflatten(0, (-1, site.copies)).abs().flatten(1).amax(1)
         by_datum[one] = 0
         if (by_datum > 0).any():
             raise RuntimeError(
-                f"Module {site.module!r} must get the data along its first axis: what it gave for one of them matters to the "
+                f"Module {site.source!r} must get the data along its first axis: what it gave for one of them matters to the "
                 "outputs of others. Keep the batch first ([n, positions, features]); expand what is the same for all data to "
                 "it, or make it an nn.Parameter."
             )
@@ -313,20 +312,20 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
         alone = torch.zeros_like(reference.column)
         alone[one] = reference.column[one]
         capture.backward(capture.forward(reference.inputs), alone[None, None], check_alone)
-        if sites.free:
-            refuse_unused(model, sites.free, reference.inputs)
-            for name, each in free_gradients(model, sites.free, reference.inputs, reference.column[None]).items():
+        if layout.free:
+            refuse_unused(model, layout.free, reference.inputs)
+            for name, each in free_gradients(model, layout.free, reference.inputs, reference.column[None]).items():
                 found[name], sizes[name] = each.sum((0, 1)), each.square().sum((0, 1)).sqrt()
     return reference.unlike(found, sizes)
 
 
 def _add(site: Site, inputs: Tensor, gradients: Tensor, found: dict[str, Tensor], sizes: dict[str, Tensor]) -> None:
     """The gradients of a map's tensors, summed over data, and the size of what is added up to them."""
-    rows, seen = gradient_rows(site, gradients), site.form.input_rows(inputs)
+    rows, seen = site.gradient_rows(gradients), site.rows(inputs).values
     squares, seen_squares = rows.double().square(), seen.double().square()  # those of large numbers overflow
     if site.weight is not None:
         found[site.weight] = site.form.weight_from_rows(torch.einsum("vnsbo,nsbi->boi", rows, seen))
         sizes[site.weight] = site.form.weight_from_rows(torch.einsum("vnsbo,nsbi->boi", squares, seen_squares)).sqrt()
     if site.bias is not None:
-        found[site.bias] = bias_gradients(site, rows).sum((0, 1))
+        found[site.bias] = site.bias_gradients(rows).sum((0, 1))
         sizes[site.bias] = site.form.bias_from_rows(squares.sum(2)).sum((0, 1)).sqrt()

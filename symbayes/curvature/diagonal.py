@@ -10,9 +10,9 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.blocks import Block, DiagonalBlock
 from symbayes.curvature.fisher import ExactFisher, Fisher
 from symbayes.curvature.rule import BlockCurvature, Rule
-from symbayes.curvature.sites import Site, bias_gradients, find_sites, gradient_rows, weight_gradients
 from symbayes.curvature.sums import Accumulator, swept_curvature
 from symbayes.data.source import DataSource
+from symbayes.layout import GradientRows, Layout, Site
 from symbayes.likelihoods import Likelihood
 
 
@@ -21,7 +21,7 @@ class Diagonal(Rule):
     """Σ_n Σ_v (∂(column v of datum n)/∂θ)², for every weight on its own.
 
     Args:
-        fisher: Which columns are sent back.
+        fisher: Its square root, exact or sampled.
         batch_size: Data in a forward pass.
     """
 
@@ -31,7 +31,7 @@ class Diagonal(Rule):
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> BlockCurvature:
-        sites = find_sites(model).maps
+        sites = Layout.of(model).sites
         return swept_curvature(
             model, data, likelihood, self.fisher, lambda: {name: DiagonalAccumulator(site) for name, site in sites.items()},
             batch_size=self.batch_size, generator=generator, estimator=str(self),
@@ -39,6 +39,11 @@ class Diagonal(Rule):
 
     def __str__(self) -> str:
         return f"diagonal ({self.fisher})"
+
+
+def weight_gradients(inputs: Float[Tensor, "n s block d_in"], gradients: GradientRows) -> Float[Tensor, "v n block d_out d_in"]:
+    """The gradient of the weight for every column and datum on its own, from rows."""
+    return torch.einsum("vnsbo,nsbi->vnboi", gradients, inputs)
 
 
 class DiagonalAccumulator(Accumulator):
@@ -50,12 +55,12 @@ class DiagonalAccumulator(Accumulator):
         self.squares: dict[tuple[str, int], Tensor] = {}
 
     def see(self, inputs: Tensor) -> None:
-        self.rows = self.site.form.input_rows(inputs)
+        self.rows = self.site.rows(inputs).values
 
     def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
-        rows = gradient_rows(self.site, gradients)
+        rows = self.site.gradient_rows(gradients)
         if self.site.bias is not None:
-            self._add(self.site.bias, part, bias_gradients(self.site, rows).square().sum((0, 1)))
+            self._add(self.site.bias, part, self.site.bias_gradients(rows).square().sum((0, 1)))
         if self.site.weight is not None:
             if rows.shape[2] == 1:  # one position: the square of a product is the product of squares
                 squares = torch.einsum("vnsbo,nsbi->boi", rows.square(), self.rows.square())

@@ -1,16 +1,12 @@
 """A model as curvature wants it: evaluating, with outputs and targets that were checked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from inspect import signature
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from symbayes.data.source import check_finite, first_datum
 from symbayes.errors import NotFiniteError
@@ -72,54 +68,6 @@ def naming_types(inputs: Tensor, precision: torch.dtype) -> Iterator[None]:
         if inputs.dtype != precision:
             raise ValueError(f"{took}. Its weights are {precision}: convert one, inputs.float() or model.double().") from error
         raise ValueError(f"{took}. Give it batches that it was made for; called on one, it says where it stops.") from error
-
-
-#: Norms that are fused, and their arguments in order.
-_LAYER = ("input", "normalized_shape", "weight", "bias", "eps")
-_INSTANCE = ("input", "weight", "bias", "running_mean", "running_var", "use_input_stats", "momentum", "eps")
-_NORMS: dict[Callable[..., Any], tuple[str, ...]] = {
-    functional.layer_norm: _LAYER,
-    torch.layer_norm: _LAYER,
-    torch.native_layer_norm: _LAYER,
-    functional.instance_norm: tuple(signature(functional.instance_norm).parameters),
-    torch.instance_norm: _INSTANCE,
-    functional.batch_norm: tuple(signature(functional.batch_norm).parameters),
-}
-
-
-class NormsByParts(TorchFunctionMode):
-    """A context in which norms are computed from means and variances: torch differentiates the fused ones wrongly at times.
-
-    With torch.func, layer norms and instance norms hold mean and deviation when what it gave is differentiated again: Jacobians
-    and products are right, their own derivatives are not. In a batch of one datum, gradients through batch norms and instance
-    norms are wrong where they come in another order of memory.
-    """
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func not in _NORMS:
-            return func(*args, **kwargs)
-        given = {"weight": None, "bias": None, "eps": 1e-5, **dict(zip(_NORMS[func], args, strict=False)), **kwargs}
-        inputs: Tensor = given["input"]
-        channels = (-1, *(1,) * (inputs.ndim - 2))
-        if "normalized_shape" in given:
-            axes, shape = tuple(range(-len(given["normalized_shape"]), 0)), tuple(given["normalized_shape"])
-            variance, mean = torch.var_mean(inputs, axes, correction=0, keepdim=True)
-        elif given.get("training", False) or (func is functional.batch_norm and given["running_mean"] is None):
-            return func(*args, **kwargs)
-        elif given.get("use_input_stats", func is functional.instance_norm):
-            shape = channels
-            variance, mean = torch.var_mean(inputs, tuple(range(2, inputs.ndim)), correction=0, keepdim=True)
-        else:
-            shape = channels
-            variance, mean = given["running_var"].view(shape), given["running_mean"].view(shape)
-        root = (variance + given["eps"]).rsqrt()
-        outputs = (inputs - mean) * root
-        outputs = outputs if given["weight"] is None else outputs * given["weight"].view(shape)
-        outputs = outputs if given["bias"] is None else outputs + given["bias"].view(shape)
-        return (outputs, mean, root) if func is torch.native_layer_norm else outputs
 
 
 def log_likelihood(

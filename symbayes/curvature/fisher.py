@@ -1,4 +1,4 @@
-"""Which columns are sent back through the network: the exact Fisher, samples of it, or the labels' own scores."""
+"""The square root of the Fisher information that goes back through the network: exact, sampled, or the scores of the labels."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

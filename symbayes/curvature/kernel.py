@@ -23,7 +23,7 @@ from symbayes.curvature.ggn import Jacobians
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Curvature, Precisions, Rule
 from symbayes.data.source import Batch, DataSource, TensorSource, chunks, random_subsets
-from symbayes.layers.structure import call_with, held, weight_tensors
+from symbayes.layout import Layout, call_with, held
 from symbayes.likelihoods import Likelihood
 
 
@@ -48,7 +48,7 @@ class Kernel(Rule):
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> "KernelCurvature":
-        sizes = {name: tensor.size for name, tensor in weight_tensors(model).items()}
+        sizes = {name: tensor.size for name, tensor in Layout.of(model).tensors.items()}
         jacobians = Jacobians(model, list(sizes))
         grams: list[Gram] = []
         seen = 0

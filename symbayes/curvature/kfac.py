@@ -1,4 +1,4 @@
-"""Kronecker factors: of all the data, or running while a model trains.
+"""Kronecker factors: of all the data, or running while a model trains; and their eigenbasis with exact curvature along it.
 
 The one owner of the scale of Kronecker factors. With n data and s positions,
 
@@ -17,11 +17,13 @@ A batch costs a forward pass, one backward pass per column without weight gradie
 two steps of training, so that every tenth batch adds a fifth to its price, and every twentieth a tenth. Sums of a batch, times
 N / batch, are those of the data on average, and weights move little while the mean remembers: so hyper-steps may use it at any
 time.
+
+EKFAC keeps KFAC's eigenbasis and takes the exact curvature along it (George et al. 2018), in a second pass over the data.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Literal
 
@@ -29,16 +31,14 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.adapters import FoldedRows
-from symbayes.curvature.blocks import Block, DenseBlock, Factor, KroneckerBlock, SecondMoment
+from symbayes.curvature.blocks import Block, DenseBlock, EigenBlock, Factor, KroneckerBlock, SecondMoment
 from symbayes.curvature.capture import Capture, depends_on_more
-from symbayes.curvature.diagonal import DiagonalAccumulator
+from symbayes.curvature.diagonal import DiagonalAccumulator, weight_gradients
 from symbayes.curvature.fisher import ExactFisher, Fisher
 from symbayes.curvature.rule import BlockCurvature, Rule
-from symbayes.curvature.sites import Site, find_sites
 from symbayes.curvature.sums import Accumulator, collect, collected, make_blocks, swept_curvature
 from symbayes.data.source import Batch, DataSource, TensorSource
-from symbayes.layers.structure import weights
+from symbayes.layout import Layout, Site, weights
 from symbayes.likelihoods import Likelihood
 
 Sharing = Literal["expand", "reduce"]
@@ -54,7 +54,7 @@ class Kfac(Rule):
     """Kronecker-factored curvature, with diagonal blocks where there are no rows (norm layers, free parameters).
 
     Args:
-        fisher: Which columns are sent back.
+        fisher: Its square root, exact or sampled.
         sharing: Whether positions that share weights are treated as data ("expand") or summed first ("reduce").
         pool_blocks: Whether blocks of weights share the mean of their G, as ELLA does for factored paths. Keeping them
             apart costs the same and is closer to the exact curvature.
@@ -75,8 +75,8 @@ class Kfac(Rule):
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> BlockCurvature:
-        found = find_sites(model)
-        sites = found.maps
+        layout = Layout.of(model)
+        sites = layout.sites
         for pattern in self.diagonal:
             if not any(fnmatch(site.weight or "", pattern) for site in sites.values()):
                 known = ", ".join(site.weight for site in sites.values() if site.weight)
@@ -88,7 +88,7 @@ class Kfac(Rule):
         size = self.batch_size
         if size is None:
             # Where there are no factors, gradients of single data are held.
-            has_factors = not found.free and all(isinstance(a, KroneckerAccumulator) for a in accumulators().values())
+            has_factors = not layout.free and all(isinstance(a, KroneckerAccumulator) for a in accumulators().values())
             size = data_at_once(model, data) if has_factors else _DATA
         return swept_curvature(
             model, data, likelihood, self.fisher, accumulators, batch_size=size, generator=generator, estimator=str(self)
@@ -96,7 +96,7 @@ class Kfac(Rule):
 
     def accumulator(self, site: Site) -> Accumulator:
         """What collects the curvature of a map under these settings."""
-        if site.form.elementwise or any(fnmatch(site.weight or "", pattern) for pattern in self.diagonal):
+        if site.form.structure == "diagonal" or any(fnmatch(site.weight or "", pattern) for pattern in self.diagonal):
             return DiagonalAccumulator(site)
         return KroneckerAccumulator(site, self.sharing, self.pool_blocks)
 
@@ -132,33 +132,19 @@ class KroneckerAccumulator(Accumulator):
     def see(self, inputs: Tensor) -> None:
         if self.site.weight is None:
             return
-        form, fold = self.site.form, self.site.fold
-        if isinstance(form, FoldedRows) and not form.one_hot_inputs:
-            # Rows are linear in what a map sees: those of the mean are the mean of those of all copies.
-            inputs, form, fold = inputs.unflatten(0, (-1, fold)).mean(1), form.form, 1
         # In chunks, so that rows stay in the cache.
         budget = ROW_BUDGET_CPU if inputs.device.type == "cpu" else ROW_BUDGET
-        rows_of = form.input_rows if self.reduce else form.distinct_rows
-        at_once = max(1, budget // max(1, rows_of(inputs[:fold]).numel()))
-        for chunk in torch.split(inputs, at_once * fold):
-            rows = rows_of(chunk)
-            if form.copies > 1:
-                rows = rows.unflatten(1, (form.copies, -1)).mean(1)
-            rows = rows.mean(1, keepdim=True) if self.reduce else rows
-            self.seen += rows.shape[0] * rows.shape[1]
-            if form.one_hot_inputs and not self.reduce and form.copies == 1:
-                counts = rows.sum((0, 1))
+        for rows in self.site.mean_rows(inputs, budget, distinct=not self.reduce):
+            rows = rows.mean_over_positions() if self.reduce else rows
+            self.seen += rows.values.shape[0] * rows.values.shape[1]
+            if rows.structure == "one-hot":
+                counts = rows.values.sum((0, 1))
                 self.counts = counts if self.counts is None else self.counts + counts
             else:
-                self.A.add(rows)
+                self.A.add(rows.values)
 
     def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
-        form = self.site.form
-        if isinstance(form, FoldedRows):
-            gradients, form = gradients.unflatten(1, (-1, form.fold)).sum(2), form.form
-        rows = form.output_rows(gradients.flatten(0, 1))
-        if form.copies > 1:
-            rows = rows.unflatten(1, (form.copies, -1)).sum(1)
+        rows = self.site.summed_gradient_rows(gradients)
         if self.reduce and rows.shape[1] > 1:
             rows = rows.sum(1, keepdim=True)
         # Without sharing the exact block of the bias is G itself; then it is not collected twice.
@@ -184,7 +170,7 @@ class KroneckerAccumulator(Accumulator):
             pooled = Factor(output.matrices.mean(0, keepdim=True), False, output.name) if self.pool else output
             total = sums["counts"] if "counts" in sums else self._arranged(sums["A"])
             A = Factor(total / self.seen, "counts" in sums, site.weight)
-            found[site.weight] = KroneckerBlock(pooled, A, transposed=site.form.one_hot_inputs)
+            found[site.weight] = KroneckerBlock(pooled, A, transposed=site.form.transposed)
         if site.bias is not None:
             own = Factor(bias, False, site.bias) if bias is not None else output
             if own is not None:
@@ -209,6 +195,76 @@ def _scaled(name: str, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) 
         return None
     stacked = torch.stack(parts)
     return torch.einsum("k,k...->...", scales.to(stacked), stacked)
+
+
+@dataclass(frozen=True)
+class Ekfac(Rule):
+    """λ_ij = Σ_n Σ_v ((U_Gᵀ ∇W U_A)_ij)² in the eigenbasis of KFAC's factors: its trace is the exact one.
+
+    Gradients through the curvature, in extents of invariance and the like, are those of λ with the basis held.
+
+    Args:
+        fisher: Its square root, in both passes.
+        batch_size: Data in a forward pass; gradients of single data are formed, so keep it small for wide layers.
+    """
+
+    fisher: Fisher = field(default_factory=ExactFisher)
+    batch_size: int = 100
+
+    def curvature(
+        self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
+    ) -> BlockCurvature:
+        base = Kfac(self.fisher, batch_size=self.batch_size)
+        with torch.no_grad():
+            basis = base.curvature(model, data, likelihood, generator=generator).blocks
+        sites = Layout.of(model).sites
+
+        def accumulator(site: Site) -> Accumulator:
+            block = basis.get(site.weight or "")
+            if not isinstance(block, KroneckerBlock):
+                return base.accumulator(site)
+            bias = base.accumulator(replace(site, weight=None)) if site.bias is not None else None
+            return EigenAccumulator(site, block, bias)
+
+        return swept_curvature(
+            model, data, likelihood, self.fisher, lambda: {name: accumulator(site) for name, site in sites.items()},
+            batch_size=self.batch_size, generator=generator, estimator=str(self),
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"EKFAC ({self.fisher})"
+
+
+class EigenAccumulator(Accumulator):
+    """Squared gradients of each datum, in the eigenbasis of a Kronecker block; a bias is collected by KFAC."""
+
+    def __init__(self, site: Site, basis: KroneckerBlock, bias: Accumulator | None) -> None:
+        self.site, self.basis, self.bias = site, basis, bias
+        self.rows = torch.empty(0)
+        self.squares: dict[str, Tensor] = {}
+
+    def see(self, inputs: Tensor) -> None:
+        self.rows = torch.einsum("nsbi,bij->nsbj", self.site.rows(inputs).values, self.basis.A.eigenvectors)
+        if self.bias is not None:
+            self.bias.see(inputs)
+
+    def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
+        U_G, key = self.basis.G.eigenvectors, f"square{part}"
+        for column in self.site.gradient_rows(gradients):
+            rotated = torch.einsum("nsbo,bop->nsbp", column, U_G.expand(column.shape[2], -1, -1))
+            squares = weight_gradients(self.rows, rotated[None]).square().sum((0, 1))
+            self.squares[key] = self.squares[key] + squares if key in self.squares else squares
+        if self.bias is not None:
+            self.bias.add(part, gradients)
+
+    def sums(self) -> dict[str, Tensor]:
+        return {**self.squares, **(self.bias.sums() if self.bias is not None else {})}
+
+    def blocks(self, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> dict[str, Block]:
+        stacked = torch.stack([sums[f"square{part}"] for part in range(len(scales))])
+        values = torch.einsum("k,kboi->boi", scales.to(stacked), stacked)
+        rest = self.bias.blocks(sums, scales) if self.bias is not None else {}
+        return {str(self.site.weight): EigenBlock(values, self.basis), **rest}
 
 
 #: Where means of log p(D | W) and of weights are kept: names of no map.
@@ -247,7 +303,7 @@ class RunningCurvature:
         if self._size not in (0, len(inputs)):
             raise ValueError(f"All batches must be of one size, so that they count alike: {self._size}, got {len(inputs)}.")
         self._size = len(inputs)
-        accumulators = {name: self.rule.accumulator(site) for name, site in self._capture.sites.maps.items()}
+        accumulators = {name: self.rule.accumulator(site) for name, site in self._capture.layout.sites.items()}
         free: dict[str, Tensor] = {}
         with self._capture as capture:
             outputs = capture.forward(inputs)

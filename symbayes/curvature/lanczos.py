@@ -31,8 +31,8 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block
 from symbayes.curvature.fisher import MonteCarloFisher
+from symbayes.curvature.ggn import Pairs, Product, Products, products_of
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.products import Pairs, Product, Products, products_of
 from symbayes.curvature.rule import BlockCurvature, Curvature, Precisions, Rule, log_det_of
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
@@ -111,7 +111,7 @@ class LanczosCurvature(Curvature):
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         # γ_l = P_l − δ_l tr_l (H + Δ)⁻¹
-        held = sum(x.double() * z.double() for x, z in self.pairs(precisions)) * self.products.spread(precisions).double()
+        held = sum(x.double() * z.double() for x, z in self.pairs(precisions)) * self.products.expand(precisions).double()
         return {name: (1 - part).sum().clamp(min=0).to(self.probes) for name, part in self.products.split(held).items()}
 
     def log_dets(self, precisions: Precisions) -> Float[Tensor, " probe"]:
@@ -130,7 +130,7 @@ class LanczosCurvature(Curvature):
         return found
 
     def _solve(self, precisions: Precisions) -> tuple[Float[Tensor, " probe"], Pairs]:
-        root = self.products.spread(precisions).rsqrt()
+        root = self.products.expand(precisions).rsqrt()
         values, pairs = [], []
         for z in self.probes:
             Q, T = tridiagonalise(lambda v: root * self.products.product(root * v), z, self.steps)
@@ -179,8 +179,8 @@ def tridiagonalise(
     return torch.stack(Q), T
 
 
-#: A tensor with this many effective parameters is believed half: signs tell γ_l up to about √(2 γ_l).
-BELIEVED = 4.0
+#: The estimate of a tensor with this many effective parameters has half the weight: probes tell γ_l up to about √(2 γ_l).
+HALF_WEIGHT = 4.0
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class PreconditionedCurvature(LanczosCurvature):
         blocks = {name: block.effective(precisions[name].detach()) for name, block in self.blocks.items()}
         by_blocks = torch.stack(list(blocks.values())).sum()
         ratio = torch.stack(list(found.values())).sum() / by_blocks.clamp(min=torch.finfo(by_blocks.dtype).tiny)
-        few = BELIEVED / len(self.probes)
+        few = HALF_WEIGHT / len(self.probes)
         return {name: of * (found[name] + few * ratio) / (of + few) for name, of in blocks.items()}
 
     def log_dets(self, precisions: Precisions) -> Float[Tensor, " probe"]:
@@ -260,26 +260,26 @@ class PreconditionedCurvature(LanczosCurvature):
 
     def _pairs(self, precisions: Precisions) -> Pairs:
         product, S = self._scaled(precisions)
-        root = self.products.spread(precisions).sqrt()
+        root = self.products.expand(precisions).sqrt()
         pairs = []
         for z in self.probes:
             b = S * root * z
             x = S * solution(*tridiagonalise(product, b, self.steps), b) / len(self.probes)
-            pairs.append((self._turned(x, back=True), self._turned(z / root, back=True)))
+            pairs.append((self._rotate(x, back=True), self._rotate(z / root, back=True)))
         return pairs
 
     def _scaled(self, precisions: Precisions) -> tuple[Product, Float[Tensor, " p"]]:
         """v ↦ M v, and S."""
-        delta = self.products.spread(precisions)
+        delta = self.products.expand(precisions)
         S = (self.eigenvalues + delta).rsqrt()
 
         def product(v: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-            Hv = self.products.product(self._turned(S * v, back=True))
-            return S * (self._turned(Hv) + delta * S * v)
+            Hv = self.products.product(self._rotate(S * v, back=True))
+            return S * (self._rotate(Hv) + delta * S * v)
 
         return product, S
 
-    def _turned(self, vector: Float[Tensor, " p"], *, back: bool = False) -> Float[Tensor, " p"]:
+    def _rotate(self, vector: Float[Tensor, " p"], *, back: bool = False) -> Float[Tensor, " p"]:
         """Into the eigenbasis of all blocks, or back."""
         parts = self.products.split(vector)
         return torch.cat([block.turn(parts[name], back=back) for name, block in self.blocks.items()])

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.blocks import Block, decompose, faint
+from symbayes.curvature.blocks import Block, decompose, negligible
 from symbayes.data.source import Batch, DataSource, LoaderSource, TensorSource
 from symbayes.likelihoods import Likelihood
 
@@ -164,8 +164,8 @@ class BlockCurvature(Curvature):
         return self.replay.surrogates(precisions, share, generator)
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
-        series = _decomposed(self.blocks, precisions)
-        return {name: block.effective(precisions[name], faint=name in series) for name, block in self.blocks.items()}
+        series = _decompose(self.blocks, precisions)
+        return {name: block.effective(precisions[name], negligible=name in series) for name, block in self.blocks.items()}
 
     def trace(self) -> dict[str, Float[Tensor, ""]]:
         """tr H by tensor."""
@@ -174,13 +174,13 @@ class BlockCurvature(Curvature):
 
 def log_det_of(blocks: Mapping[str, Block], precisions: Precisions) -> Float[Tensor, ""]:
     """log|I + H Δ⁻¹| of independent blocks."""
-    series = _decomposed(blocks, precisions)
-    terms = [block.log_det(precisions[name], faint=name in series) for name, block in blocks.items()]
+    series = _decompose(blocks, precisions)
+    terms = [block.log_det(precisions[name], negligible=name in series) for name, block in blocks.items()]
     return sum(terms[1:], terms[0])
 
 
-def _decomposed(blocks: Mapping[str, Block], precisions: Precisions) -> set[str]:
-    """Decompose blocks; names of those that are left alone, because they are faint."""
-    series = faint(blocks, precisions)
+def _decompose(blocks: Mapping[str, Block], precisions: Precisions) -> set[str]:
+    """Decompose blocks; names of those that are left alone, because they are negligible."""
+    series = negligible(blocks, precisions)
     decompose(block for name, block in blocks.items() if name not in series)
     return series

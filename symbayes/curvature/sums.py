@@ -150,7 +150,7 @@ def collect(
     for name, accumulator in accumulators.items():
         accumulator.see(capture.inputs[name])
     capture.backward(outputs, columns, deliver)
-    if capture.sites.free:
+    if capture.layout.free:
         _add_free(capture, inputs, columns, free)
 
 
@@ -161,7 +161,7 @@ def collected(accumulators: Mapping[str, Accumulator], free: Mapping[str, Tensor
 
 
 def _add_free(capture: Capture, inputs: Tensor, columns: Float[Tensor, "k v n c"], free: dict[str, Tensor]) -> None:
-    model, names = capture.model, capture.sites.free
+    model, names = capture.model, capture.layout.free
     found = free_gradients(model, names, inputs, columns.flatten(0, 1), differentiable=capture.differentiable)
     for name, gradient in found.items():
         squares = gradient.unflatten(0, columns.shape[:2]).square().sum((1, 2))

@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from symbayes.dynamics.phase import Integrator, Observable, RungeKutta, States, rotated, velocity
-from symbayes.layers.structure import Hyperparameter
+from symbayes.layout import Hyperparameter
 
 #: How far to flow along each of k observables, for each of s transformations.
 Amounts = Float[Tensor, "s k"]

@@ -11,7 +11,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Curvature, Rule
 from symbayes.data.source import Data, DataSource, as_source
 from symbayes.evidence.terms import Evidence
-from symbayes.layers.structure import hyperparameters, weight_tensors, weights
+from symbayes.layout import Layout, hyperparameters, weights
 from symbayes.likelihoods import Likelihood
 from symbayes.priors import Prior
 
@@ -68,7 +68,7 @@ def evidence_at(curvature: Curvature, model: nn.Module, prior: Prior, num_data: 
         prior.log_prob(values),
         (sum(prior.sizes.values()) * log(2 * pi) - log_det) / 2,
         effective,
-        {name: (tensor.layer, tensor.path) for name, tensor in weight_tensors(model).items()},
+        {name: (tensor.layer, tensor.path) for name, tensor in Layout.of(model).tensors.items()},
         num_data,
         curvature.estimator,
     )

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from symbayes.groups.lie import LieGroup
-from symbayes.layers.structure import Hyperparameter
+from symbayes.layout import Hyperparameter
 
 #: Random tables of transformations, of which the most even is chosen.
 _CANDIDATES = 64

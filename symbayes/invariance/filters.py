@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from symbayes.groups.lie import Images, LieGroup, resampled, resampling
 from symbayes.invariance.extents import Extents, check_samples
 from symbayes.layers.path import Path
-from symbayes.layers.structure import Hyperparameter
+from symbayes.layout import Hyperparameter
 
 
 class FilterPath(Path):

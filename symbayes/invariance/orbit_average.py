@@ -9,9 +9,10 @@ from torch import Generator, Tensor, nn
 
 from symbayes.groups.lie import LieGroup
 from symbayes.invariance.extents import Extents, check_samples
+from symbayes.layers.path import Averaging
 
 
-class OrbitAverage(nn.Module):
+class OrbitAverage(nn.Module, Averaging):
     """f(x) = mean over T of net(T x), with T = exp(Σ ε_i η_i G_i), ε uniform on [−1, 1] and extents η that are learned.
 
     At extent zero it is the plain network. The larger an extent, the less the function can change under that generator: a model
@@ -55,6 +56,10 @@ class OrbitAverage(nn.Module):
     def extents(self) -> dict[str, float]:
         """How far the model is invariant, by generator: in degrees, pixels and percent."""
         return self.orbit.natural()
+
+    @property
+    def copies_inside(self) -> dict[str, int]:
+        return {"net": self.samples}
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The mean of the outputs of all transformed versions of each datum."""

@@ -5,11 +5,12 @@ from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupPath
 from symbayes.layers.orbit import OrbitPath
-from symbayes.layers.path import LinearMap, Path, RowForm
+from symbayes.layers.path import Averaging, LinearMap, Path, RowForm, Rows
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
 
 __all__ = [
+    "Averaging",
     "ConvPath",
     "DensePath",
     "FactoredPath",
@@ -20,6 +21,7 @@ __all__ = [
     "Path",
     "RelaxedLayer",
     "RowForm",
+    "Rows",
     "SeparableGroupPath",
     "SparseConvPath",
     "SparseFactoredPath",

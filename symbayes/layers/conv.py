@@ -36,6 +36,8 @@ class ConvPath(Path):
         generator: For the initial weights; the global one when None.
     """
 
+    convolves = True
+
     def __init__(
         self,
         in_channels: int,

@@ -49,6 +49,9 @@ class DensePath(Path):
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n 1 1 d_out"]:
         return outputs.flatten(1)[:, None, None]
 
+    def meets_once(self, inputs: Tensor) -> bool:
+        return True
+
     def weight_rows(self) -> Float[Tensor, "1 d_out d_in"]:
         return self.weight[None]
 

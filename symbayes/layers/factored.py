@@ -17,7 +17,7 @@ class BlockPath(Path):
         d_in: Features of an input block.
         d_out: Features of an output block.
         bias: Whether to add b, one value for each output feature, shared over blocks.
-        deviation: Standard deviation of the initial weights.
+        std: Standard deviation of the initial weights.
         generator: For the initial weights; the global one when None.
     """
 
@@ -28,11 +28,11 @@ class BlockPath(Path):
         d_out: int,
         *,
         bias: bool = True,
-        deviation: float,
+        std: float,
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        bound = deviation * sqrt(3)
+        bound = std * sqrt(3)
         self.weight = nn.Parameter(torch.empty(blocks, d_out, d_in).uniform_(-bound, bound, generator=generator))
         self.bias = nn.Parameter(torch.zeros(d_out)) if bias else None
 
@@ -44,6 +44,9 @@ class BlockPath(Path):
 
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n 1 block d_out"]:
         return outputs[:, None]
+
+    def meets_once(self, inputs: Tensor) -> bool:
+        return True
 
     def weight_rows(self) -> Float[Tensor, "block d_out d_in"]:
         return self.weight
@@ -108,9 +111,9 @@ class FactoredPath(LinearMap):
         self.in_shape, self.out_shape = tuple(in_shape), tuple(out_shape)
         self.positions = prod(out_shape[1:])
         (c_in, *grid_in), (c_out, *grid_out) = in_shape, out_shape
-        first, second = deviations(in_shape, scale)
-        self.gather = BlockPath(c_in, prod(grid_in), c_out, bias=bias, deviation=first, generator=generator)
-        self.scatter = BlockPath(c_out, c_in, prod(grid_out), bias=bias, deviation=second, generator=generator)
+        first, second = initial_stds(in_shape, scale)
+        self.gather = BlockPath(c_in, prod(grid_in), c_out, bias=bias, std=first, generator=generator)
+        self.scatter = BlockPath(c_out, c_in, prod(grid_out), bias=bias, std=second, generator=generator)
 
     def forward(self, inputs: Tensor) -> Tensor:
         if inputs.shape[1:] != self.in_shape:
@@ -124,7 +127,7 @@ class FactoredPath(LinearMap):
         return weight.flatten(2).flatten(0, 1)
 
 
-def deviations(in_shape: tuple[int, ...], scale: float) -> tuple[float, float]:
+def initial_stds(in_shape: tuple[int, ...], scale: float) -> tuple[float, float]:
     """Initial standard deviations of θ₂ and θ₁."""
     share = sqrt(scale * sqrt(2))
     return share / sqrt(prod(in_shape[1:])), share / sqrt(in_shape[0])

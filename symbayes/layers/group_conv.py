@@ -38,6 +38,8 @@ class GroupConvPath(Path):
         generator: For the initial weights; the global one when None.
     """
 
+    convolves = True
+
     def __init__(
         self,
         in_channels: int,

@@ -12,32 +12,95 @@ A fully connected map has one position and one block. A convolution has a positi
 input row is the patch under the filter, and a block for each group of channels. So a symmetry is only a choice of
 rows. `forward` is free to be fast; the contract is that it equals the row form. The curvature code knows rows and
 nothing else, which is why a new equivariant layer touches no curvature code.
+
+Two sides meet here. Who writes a layer gives tensors (`input_rows`, `output_rows`) and says what is special about them in
+attributes. Who reads it gets `Rows`: a value that carries both.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, cast
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from symbayes.groups.group import Group
 
+#: What is known of input rows: nothing; a single non-zero entry in each, so that their second moment is diagonal; or that the
+#: map only scales its inputs (norm layers), so that its curvature is kept as a diagonal. Dense rows are linear in the inputs.
+Structure = Literal["dense", "one-hot", "diagonal"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of some data, and what is known of them.
+
+    Args:
+        values: The numbers.
+        copies: How many transformed copies of a datum the positions are of, [copies · rest], where outputs are averaged over
+            copies. Rows are then averaged over copies before second moments are taken, as the outputs are.
+        structure: Of each row.
+    """
+
+    values: Float[Tensor, "n s block d"]
+    copies: int = 1
+    structure: Structure = "dense"
+
+    def fold(self, copies: int) -> "Rows":
+        """Copies of a datum that stand side by side among the data, as positions of that datum."""
+        if copies == 1:
+            return self
+        return Rows(self.values.unflatten(0, (-1, copies)).flatten(1, 2), copies * self.copies, self.structure)
+
+    def mean_over_copies(self) -> "Rows":
+        """One row in place of those of all copies; the mean of several one-hot rows is dense."""
+        if self.copies == 1:
+            return self
+        return Rows(self.values.unflatten(1, (self.copies, -1)).mean(1), 1, self._mixed)
+
+    def sum_over_copies(self) -> "Rows":
+        """The same as a sum, which the rows of gradients take."""
+        if self.copies == 1:
+            return self
+        return Rows(self.values.unflatten(1, (self.copies, -1)).sum(1), 1, self._mixed)
+
+    def mean_over_positions(self) -> "Rows":
+        """One row for each datum."""
+        return Rows(self.values.mean(1, keepdim=True), 1, self._mixed)
+
+    @property
+    def _mixed(self) -> Structure:
+        return "dense" if self.structure == "one-hot" else self.structure
+
 
 class RowForm(ABC):
     """How a linear map shares its weights: what `Path` says of itself, and adapters say of plain torch modules."""
 
-    #: Whether every input row has a single non-zero entry, so that the second moment of rows is diagonal.
-    one_hot_inputs: bool = False
-    #: Whether the map only scales its inputs (norm layers), so that its curvature is kept as a diagonal.
-    elementwise: bool = False
-    #: How many transformed copies of a datum the positions are of, [copies · rest], where outputs are averaged over copies.
-    #: Rows are then averaged over copies before second moments are taken, as the outputs are.
+    #: Of its input rows.
+    structure: Structure = "dense"
+    #: Of each datum, among its positions; see `Rows`.
     copies: int = 1
+    #: Whether the weight is stored [d_in, d_out], as that of an embedding is.
+    transposed: bool = False
+    #: Whether the map is a convolution. On a CPU, one under many weights at once is slower than one after the other.
+    convolves: bool = False
 
     @abstractmethod
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
         """The rows of the input that the weights see."""
+
+    def rows(self, inputs: Tensor, *, distinct: bool = False) -> Rows:
+        """The rows of the input as a value, or the distinct ones alone; for whoever reads them."""
+        return Rows(self.distinct_rows(inputs) if distinct else self.input_rows(inputs), self.copies, self.structure)
+
+    def meets_once(self, inputs: Tensor) -> bool:
+        """Whether the output is W a + b with a single row a for each datum, reshaped at most.
+
+        A class that says so says it of its own forward pass; a subclass that has another must say it again.
+        """
+        return False
 
     @property
     def arrangements(self) -> Int[Tensor, "g d_in"] | None:
@@ -54,7 +117,11 @@ class RowForm(ABC):
 
     def weight_from_rows(self, rows: Float[Tensor, "*batch block d_out d_in"]) -> Tensor:
         """Weight-shaped tensors from their row form, flattened: [*batch, p]."""
-        return rows.flatten(-3)
+        return (rows.transpose(-1, -2) if self.transposed else rows).flatten(-3)
+
+    def matrices(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        """Blocks and the two sides of the matrices that a weight of this shape is, as it is stored."""
+        return 1, shape[0], prod(shape[1:])
 
     def bias_from_rows(self, rows: Float[Tensor, "*batch block d_out"]) -> Float[Tensor, "*batch p"]:
         """The gradient of the bias from the gradients of output rows summed over positions."""
@@ -68,7 +135,7 @@ class TangentRows(RowForm):
         tangent: Of the output, from the inputs of the map; with weights cut off from autograd.
     """
 
-    elementwise = True
+    structure = "diagonal"
 
     def __init__(self, tangent: Callable[[Tensor], Tensor]) -> None:
         self.tangent = tangent
@@ -86,6 +153,15 @@ class Shaped(ABC):
     @abstractmethod
     def shape_rows(self) -> dict[str, RowForm]:
         """Row forms of shape parameters that have one, by their name in the module; the others are free parameters."""
+
+
+class Averaging(ABC):
+    """A module that calls others with several copies of each datum, side by side in a batch, and averages what they give."""
+
+    @property
+    @abstractmethod
+    def copies_inside(self) -> Mapping[str, int]:
+        """How many copies of each datum a child sees, by its name."""
 
 
 class LinearMap(nn.Module):
@@ -144,3 +220,7 @@ class Path(LinearMap, RowForm):
     @abstractmethod
     def bias_rows(self) -> Float[Tensor, "block d_out"] | None:
         """The bias of every block, or None."""
+
+    def matrices(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        blocks, d_out, d_in = self.weight_rows().shape
+        return blocks, d_out, d_in

@@ -12,7 +12,7 @@ from symbayes.layers.path import RowForm
 class _Scalar(nn.Module, RowForm):
     """A map over rows of a single number, with a position for each entry of its input."""
 
-    elementwise = True
+    structure = "diagonal"
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s 1 1"]:
         return inputs.reshape(len(inputs), -1, 1, 1)

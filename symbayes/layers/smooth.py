@@ -25,7 +25,7 @@ from torch import Generator, Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from symbayes.layers.conv import ConvPath, PaddingMode
-from symbayes.layers.factored import BlockPath, FactoredPath, block_product, deviations
+from symbayes.layers.factored import BlockPath, FactoredPath, block_product, initial_stds
 from symbayes.layers.path import RowForm, Shaped, TangentRows
 
 #: σ where ω or anchors are learned: K is singular at ω = 0, and where anchors meet.
@@ -94,7 +94,7 @@ class RadialBasis(nn.Module):
         return self._and_slope()[1]
 
     @torch.no_grad()
-    def spread(self) -> Float[Tensor, ""]:
+    def std(self) -> Float[Tensor, ""]:
         """Standard deviation of the dense weights, on average over cells, where that of u is 1."""
         return self.matrix().square().sum(0).mean().sqrt()
 
@@ -286,7 +286,7 @@ class SparseConvPath(ConvPath, Shaped):
             self.kernel_size, anchors, learn_lengthscale=learn_lengthscale, learn_locations=learn_locations
         )
         dense = self.weight.detach().flatten(2)
-        self.weight = nn.Parameter(dense[..., : len(self.basis.locations)] / self.basis.spread())
+        self.weight = nn.Parameter(dense[..., : len(self.basis.locations)] / self.basis.std())
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self._convolved(inputs, self.dense_weight(), self.bias)
@@ -314,7 +314,7 @@ class ProjectedPath(BlockPath, Shaped):
         basis: On the cells of an input block.
         d_out: Features of an output block.
         bias: Whether to add b, one value for each output feature, shared over blocks.
-        deviation: Standard deviation of the initial dense weights.
+        std: Standard deviation of the initial dense weights.
         generator: For the initial weights; the global one when None.
     """
 
@@ -325,13 +325,13 @@ class ProjectedPath(BlockPath, Shaped):
         d_out: int,
         *,
         bias: bool = True,
-        deviation: float,
+        std: float,
         generator: Generator | None = None,
     ) -> None:
-        super().__init__(blocks, len(basis.locations), d_out, bias=bias, deviation=deviation, generator=generator)
+        super().__init__(blocks, len(basis.locations), d_out, bias=bias, std=std, generator=generator)
         self.basis = basis
         with torch.no_grad():
-            self.weight.div_(basis.spread())
+            self.weight.div_(basis.std())
 
     def forward(self, inputs: Float[Tensor, "n block cell"]) -> Float[Tensor, "n block d_out"]:
         return self._mapped(inputs, self.weight, self.basis.matrix(), self.bias)
@@ -360,17 +360,15 @@ class ExpandedPath(BlockPath, Shaped):
         blocks: Number of blocks side by side.
         d_in: Features of an input block.
         basis: On the cells of an output block.
-        deviation: Standard deviation of the initial dense weights.
+        std: Standard deviation of the initial dense weights.
         generator: For the initial weights; the global one when None.
     """
 
-    def __init__(
-        self, blocks: int, d_in: int, basis: RadialBasis, *, deviation: float, generator: Generator | None = None
-    ) -> None:
-        super().__init__(blocks, d_in, len(basis.locations), bias=False, deviation=deviation, generator=generator)
+    def __init__(self, blocks: int, d_in: int, basis: RadialBasis, *, std: float, generator: Generator | None = None) -> None:
+        super().__init__(blocks, d_in, len(basis.locations), bias=False, std=std, generator=generator)
         self.basis = basis
         with torch.no_grad():
-            self.weight.div_(basis.spread())
+            self.weight.div_(basis.std())
 
     def forward(self, inputs: Float[Tensor, "n block d_in"]) -> Float[Tensor, "n block cell"]:
         return self._mapped(inputs, self.weight, self.basis.matrix())
@@ -435,6 +433,6 @@ class SparseFactoredPath(FactoredPath):
             RadialBasis(shape[1:], anchors, learn_lengthscale=learn_lengthscale, learn_locations=learn_locations)
             for shape in (in_shape, out_shape)
         )
-        first, second = deviations(in_shape, scale)
-        self.gather = ProjectedPath(in_shape[0], seen, out_shape[0], bias=bias, deviation=first, generator=generator)
-        self.scatter = ExpandedPath(out_shape[0], in_shape[0], given, deviation=second, generator=generator)
+        first, second = initial_stds(in_shape, scale)
+        self.gather = ProjectedPath(in_shape[0], seen, out_shape[0], bias=bias, std=first, generator=generator)
+        self.scatter = ExpandedPath(out_shape[0], in_shape[0], given, std=second, generator=generator)

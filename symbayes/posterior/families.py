@@ -4,7 +4,7 @@ Means are the weights of the model itself, so that the model predicts by them as
 their spread. **Biases** are treated in one of three ways, for all families alike:
 
     "column"         as the last column of their weight [W b], with which they are then correlated as the family has it
-    "separate"       each with a deviation of its own
+    "separate"       each with a standard deviation of its own
     "deterministic"  as numbers without uncertainty and without prior, so as parameters of the model and no weights
 
 Where a bias is no column of its weight (it is shared by several matrices, or its weight is frozen), "column" means "separate".
@@ -18,11 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symbayes.curvature.adapters import ConvRows, FoldedRows
 from symbayes.curvature.check import check_functional, reference_of
-from symbayes.curvature.sites import Site, find_sites
-from symbayes.layers.path import Path
-from symbayes.layers.structure import weight_tensors, weights
+from symbayes.layout import Layout, Site, weights
 from symbayes.posterior.functional import local_maps
 from symbayes.posterior.permutations import HiddenUnits
 from symbayes.posterior.posterior import Members, Posterior
@@ -46,22 +43,22 @@ class SpreadParameters(nn.Module, ABC):
 
 
 class DiagonalParameters(SpreadParameters):
-    """A log-deviation for each number."""
+    """The logarithm of the standard deviation (std) of each number."""
 
-    def __init__(self, deviation: Float[Tensor, " p"]) -> None:
+    def __init__(self, std: Float[Tensor, " p"]) -> None:
         super().__init__()
-        self.log_deviation = nn.Parameter(deviation.log())
+        self.log_std = nn.Parameter(std.log())
 
     def forward(self) -> DiagonalSpread:
-        return DiagonalSpread(self.log_deviation.exp())
+        return DiagonalSpread(self.log_std.exp())
 
 
 class OuterParameters(SpreadParameters):
-    """A log-deviation for each row and each column of a matrix: the deviation of an entry is the product of the two."""
+    """A log-std for each row and each column of a matrix: the std of an entry is the product of two."""
 
-    def __init__(self, deviation: Float[Tensor, " p"], matrix: Matrix) -> None:
+    def __init__(self, std: Float[Tensor, " p"], matrix: Matrix) -> None:
         super().__init__()
-        logs = deviation.log().unflatten(0, matrix)
+        logs = std.log().unflatten(0, matrix)
         self.log_left = nn.Parameter(logs.mean(2) / 2)
         self.log_right = nn.Parameter(logs.mean(1) - self.log_left.detach().mean(1, keepdim=True))
 
@@ -72,10 +69,10 @@ class OuterParameters(SpreadParameters):
 class LowerParameters(nn.Module):
     """A lower triangular matrix for each block, L = (I + N) diag(d): N strictly below the diagonal, so that it has no scale."""
 
-    def __init__(self, deviation: Float[Tensor, "block d"]) -> None:
+    def __init__(self, std: Float[Tensor, "block d"]) -> None:
         super().__init__()
-        self.log_diagonal = nn.Parameter(deviation.log())
-        self.below = nn.Parameter(deviation.new_zeros(*deviation.shape, deviation.shape[1]))
+        self.log_diagonal = nn.Parameter(std.log())
+        self.below = nn.Parameter(std.new_zeros(*std.shape, std.shape[1]))
 
     def forward(self) -> Float[Tensor, "block d d"]:
         unit = self.below.tril(-1) + torch.eye(self.below.shape[1], dtype=self.below.dtype, device=self.below.device)
@@ -89,9 +86,9 @@ class LowerParameters(nn.Module):
 class MatrixParameters(SpreadParameters):
     """Two Cholesky factors for every block."""
 
-    def __init__(self, deviation: Float[Tensor, " p"], matrix: Matrix) -> None:
+    def __init__(self, std: Float[Tensor, " p"], matrix: Matrix) -> None:
         super().__init__()
-        logs = deviation.log().unflatten(0, matrix)
+        logs = std.log().unflatten(0, matrix)
         left = logs.mean(2) / 2
         self.left = LowerParameters(left.exp())
         self.right = LowerParameters((logs.mean(1) - left.mean(1, keepdim=True)).exp())
@@ -103,9 +100,9 @@ class MatrixParameters(SpreadParameters):
 class FullParameters(SpreadParameters):
     """One Cholesky factor."""
 
-    def __init__(self, deviation: Float[Tensor, " p"]) -> None:
+    def __init__(self, std: Float[Tensor, " p"]) -> None:
         super().__init__()
-        self.lower = LowerParameters(deviation[None])
+        self.lower = LowerParameters(std[None])
 
     def forward(self) -> FullSpread:
         return FullSpread(self.lower()[0])
@@ -126,18 +123,19 @@ class Variational(nn.Module):
         super().__init__()
         self.family = family
         self._model = (model,)  # in a tuple, so that its weights are not parameters of this module, too
-        _refuse_padding(model)
+        layout = Layout.of(model)
+        layout.refuse_padding()
         self.members = tuple(family.members(model))
         if not self.members:
             raise ValueError("A posterior needs weights that are uncertain; with biases='deterministic', the model has none.")
-        deviations = _first_deviations(model, family.deviation)
+        stds = _initial_stds(model, layout, family.std)
         self.spreads = nn.ModuleList(
-            family.parameters(members.join({name: deviations[name] for name in members.shapes}), members, matrix)
+            family.parameters(members.join({name: stds[name] for name in members.shapes}), members, matrix)
             for members, matrix in self.members
         )
         known = {name for members, _ in self.members for name in members.shapes}
         #: Layer and path of every weight.
-        self.places = {name: (tensor.layer, tensor.path) for name, tensor in weight_tensors(model).items()}
+        self.places = {name: (tensor.layer, tensor.path) for name, tensor in layout.tensors.items()}
         #: Without uncertainty and prior.
         self.deterministic = frozenset(self.places.keys() - known)
         self._local: dict[int, Site] | None = None
@@ -184,17 +182,17 @@ class Family(ABC):
 
     Args:
         biases: "column", "separate" or "deterministic"; see above.
-        deviation: At the start, relative to the size of the weights of a tensor.
+        std: Standard deviation at the start, relative to the size of the weights of a tensor.
     """
 
     biases: str = "column"
-    deviation: float = 0.1
+    std: float = 0.1
 
     def __post_init__(self) -> None:
         if self.biases not in BIASES:
             raise ValueError(f"biases must be one of {', '.join(BIASES)}, got {self.biases!r}.")
-        if not self.deviation > 0:
-            raise ValueError(f"deviation must be positive, got {self.deviation}.")
+        if not self.std > 0:
+            raise ValueError(f"std must be positive, got {self.std}.")
 
     @property
     @abstractmethod
@@ -202,7 +200,7 @@ class Family(ABC):
         """In words."""
 
     @abstractmethod
-    def parameters(self, deviation: Float[Tensor, " p"], members: Members, matrix: Matrix | None) -> SpreadParameters:
+    def parameters(self, std: Float[Tensor, " p"], members: Members, matrix: Matrix | None) -> SpreadParameters:
         """What is learned of a part; `matrix` is the form of what it is over, None where that is no matrix."""
 
     def over(self, model: nn.Module) -> Variational:
@@ -211,16 +209,16 @@ class Family(ABC):
 
     def members(self, model: nn.Module) -> list[tuple[Members, Matrix | None]]:
         """The parts of the posterior: a weight with its bias, or a tensor by itself; with the form of what is a matrix."""
-        tensors = weight_tensors(model)
+        layout = Layout.of(model)
         shapes = {name: tuple(parameter.shape) for name, parameter in weights(model).items()}
-        apart = {name for name, tensor in tensors.items() if tensor.kind == "bias"} if self.biases == "deterministic" else set()
+        biases = {name for name, tensor in layout.tensors.items() if tensor.kind == "bias"}
+        apart = biases if self.biases == "deterministic" else set[str]()
         matrices: dict[str, Matrix] = {}
         columns: dict[str, str] = {}
-        for site in find_sites(model).maps.values():
-            matrix = _matrix(site, shapes[site.weight]) if site.weight is not None else None
-            if site.weight is None or matrix is None:
+        for site in layout.sites.values():
+            if site.weight is None or site.matrix is None:
                 continue
-            matrices[site.weight] = matrix
+            matrices[site.weight] = matrix = site.matrix
             if self.biases == "column" and site.bias is not None and prod(shapes[site.bias]) == matrix[0] * matrix[1]:
                 columns[site.weight] = site.bias
         found: list[tuple[Members, Matrix | None]] = []
@@ -236,25 +234,25 @@ class Family(ABC):
 
 @dataclass(frozen=True)
 class MeanField(Family):
-    """Every weight for itself: a deviation for each."""
+    """Every weight for itself: its own standard deviation for each."""
 
     @property
     def name(self) -> str:
         return "mean-field"
 
-    def parameters(self, deviation: Float[Tensor, " p"], members: Members, matrix: Matrix | None) -> SpreadParameters:
-        return DiagonalParameters(deviation)
+    def parameters(self, std: Float[Tensor, " p"], members: Members, matrix: Matrix | None) -> SpreadParameters:
+        return DiagonalParameters(std)
 
 
 @dataclass(frozen=True)
 class MatrixNormal(Family):
     """Σ = S ⊗ A for every weight matrix, with S over its rows and A over its columns (Louizos and Welling 2016).
 
-    What is no matrix, such as the scale of a norm, has a deviation for each number.
+    What is no matrix, such as the scale of a norm, has a standard deviation for each number.
 
     Args:
         biases: As in `Family`.
-        deviation: As in `Family`.
+        std: As in `Family`.
         diagonal: Whether S and A are diagonal: much cheaper, and without correlations.
     """
 
@@ -264,10 +262,10 @@ class MatrixNormal(Family):
     def name(self) -> str:
         return "matrix-normal with diagonal factors" if self.diagonal else "matrix-normal"
 
-    def parameters(self, deviation: Float[Tensor, " p"], members: Members, matrix: Matrix | None) -> SpreadParameters:
+    def parameters(self, std: Float[Tensor, " p"], members: Members, matrix: Matrix | None) -> SpreadParameters:
         if matrix is None:
-            return DiagonalParameters(deviation)
-        return OuterParameters(deviation, matrix) if self.diagonal else MatrixParameters(deviation, matrix)
+            return DiagonalParameters(std)
+        return OuterParameters(std, matrix) if self.diagonal else MatrixParameters(std, matrix)
 
 
 @dataclass(frozen=True)
@@ -276,7 +274,7 @@ class FullCovariance(Family):
 
     Args:
         biases: As in `Family`.
-        deviation: As in `Family`.
+        std: As in `Family`.
         limit: The most weights that a layer may have; there are as many squared of numbers to learn.
     """
 
@@ -286,46 +284,20 @@ class FullCovariance(Family):
     def name(self) -> str:
         return "full covariance of layers"
 
-    def parameters(self, deviation: Float[Tensor, " p"], members: Members, matrix: Matrix | None) -> SpreadParameters:
+    def parameters(self, std: Float[Tensor, " p"], members: Members, matrix: Matrix | None) -> SpreadParameters:
         if members.size > self.limit:
             raise ValueError(
                 f"A full covariance is for layers of at most limit={self.limit} weights; {', '.join(members.shapes)} has "
                 f"{members.size}. Use MatrixNormal() or MeanField(), or raise the limit if memory allows."
             )
-        return FullParameters(deviation)
+        return FullParameters(std)
 
 
-def _refuse_padding(model: nn.Module) -> None:
-    """Refuse embeddings with a row that torch never gives a gradient: its spread would grow unchecked.
-
-    Raises:
-        ValueError: Naming the first.
-    """
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and module.padding_idx is not None and module.weight.requires_grad:
-            raise ValueError(
-                f"Every weight must have a gradient to learn its spread; row {module.padding_idx} of the embedding {name!r} "
-                "has none, because of its padding_idx. Build it without, and mask what is padded; or freeze it."
-            )
-
-
-def _matrix(site: Site, shape: tuple[int, ...]) -> Matrix | None:
-    """Blocks, d_out and d_in of a weight as it is stored; None where it is no matrix."""
-    form = site.form.form if isinstance(site.form, FoldedRows) else site.form
-    if form.elementwise or len(shape) < 2:
-        return None
-    if isinstance(form, Path):
-        blocks, d_out, d_in = form.weight_rows().shape
-        return blocks, d_out, d_in
-    blocks = form.module.groups if isinstance(form, ConvRows) else 1
-    return blocks, shape[0] // blocks, prod(shape[1:])
-
-
-def _first_deviations(model: nn.Module, relative: float) -> dict[str, Tensor]:
+def _initial_stds(model: nn.Module, layout: Layout, relative: float) -> dict[str, Tensor]:
     """For every number: so much of the root mean square of its tensor; of the weight beside it, where a bias begins at zero."""
     values = {name: parameter.detach() for name, parameter in weights(model).items()}
     sizes = {name: float(value.square().mean().sqrt()) for name, value in values.items()}
-    beside = {site.bias: site.weight for site in find_sites(model).maps.values() if site.bias and site.weight}
+    beside = {site.bias: site.weight for site in layout.sites.values() if site.bias and site.weight}
     found = {}
     for name, value in values.items():
         usual = prod(value.shape[1:]) ** -0.5  # what keeps the variance of inputs

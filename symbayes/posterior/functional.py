@@ -6,7 +6,6 @@ of sums over data are the same, gradients have far less variance. Where weights 
 or the copies of an orbit average, what they give is correlated, and weights are drawn.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import deepcopy
@@ -18,16 +17,10 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.func import vmap
 
-from symbayes.curvature.adapters import torch_layer
+from symbayes.adapters import has_convolution, mixes_data
 from symbayes.curvature.capture import first_of
 from symbayes.curvature.evaluate import evaluating
-from symbayes.curvature.sites import Site, find_sites
-from symbayes.layers.conv import ConvPath
-from symbayes.layers.dense import DensePath
-from symbayes.layers.factored import BlockPath
-from symbayes.layers.group_conv import GroupConvPath
-from symbayes.layers.smooth import SparseConvPath
-from symbayes.layers.structure import call_with
+from symbayes.layout import Layout, Site, call_with
 from symbayes.posterior.posterior import Members, Posterior, Weights
 from symbayes.posterior.spread import FullSpread, MatrixSpread, Spread
 
@@ -71,7 +64,7 @@ def sampled_outputs(
         antithetic: Whether the second half of the draws lies opposite to the first.
         generator: For the draws.
     """
-    mixed = any(_mixes(module) for module in model.modules())
+    mixed = mixes_data(model)
     local = {} if mixed else {i: s for i, s in (local or {}).items() if not isinstance(posterior.parts[i][1], FullSpread)}
     drawn = Posterior(posterior.mean, tuple(part for i, part in enumerate(posterior.parts) if i not in local), posterior.kind)
     placed = drawn.sample(count, generator=generator, antithetic=antithetic)
@@ -99,10 +92,9 @@ def local_maps(model: nn.Module, inputs: Tensor, parts: Sequence[Members]) -> di
     module_hooks = torch.nn.modules.module
     if module_hooks._global_forward_hooks:  # they come before noise, which belongs to what a weight gives
         return {}
-    modules = dict(model.named_modules())
-    sites = [s for s in find_sites(model).maps.values() if s.weight and s.fold == 1 and _known(modules.get(s.module))]
-    holders = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
-    own = {name for name, parameter in model.named_parameters() if holders[id(parameter)] == 1}
+    layout = Layout.of(model)
+    sites = [site for site in layout.sites.values() if site.weight and site.copies == 1 and site.may_meet_once]
+    own = layout.unshared
     indices = {next(iter(members.shapes)): index for index, members in enumerate(parts) if members.shapes.keys() <= own}
     found = {indices[site.weight]: site for site in sites if site.weight in indices}
     looks: list[tuple[nn.Module, AbstractContextManager[None]]] = [(model, evaluating(model))]
@@ -136,8 +128,8 @@ def _met_once(model: nn.Module, inputs: Tensor, sites: Mapping[int, Site], parts
         for index, rows in seen.items():
             tensors = [model.get_parameter(name) for name in parts[index].shapes]
             used = torch.autograd.grad(ends, tensors, allow_unused=True, retain_graph=True) if ends else ()
-            positions = isinstance(model.get_submodule(sites[index].module), nn.Linear) and any(row.ndim > 2 for row in rows)
-            if [len(row) for row in rows] == [len(inputs)] and not positions and all(each is None for each in used):
+            once = [len(row) for row in rows] == [len(inputs)] and sites[index].form.meets_once(rows[0])
+            if once and all(each is None for each in used):
                 found.add(index)
     return found
 
@@ -159,7 +151,7 @@ def _with_noise(
 
     def add_noise(name: str, _: nn.Module, seen: tuple[Tensor, ...], by_name: dict[str, Tensor], outputs: Tensor) -> Tensor:
         site, members, spread = spreads[name]
-        rows = site.form.input_rows(first_of(seen, by_name))[:, 0]
+        rows = site.rows(first_of(seen, by_name)).values[:, 0]
         if members.column is not None:
             rows = torch.cat([rows, torch.ones_like(rows[..., :1])], -1)
         return outputs + _local(spread, _form(members, spread, site), rows, current[name]).reshape(outputs.shape)
@@ -182,7 +174,7 @@ def _passes(one: Callable[..., Tensor], given: Any, model: nn.Module, together: 
 
 def _each(one: Callable[..., Tensor], given: Any, model: nn.Module, together: bool) -> Tensor:
     arguments = given if isinstance(given, tuple) else (given,)
-    if together and not any(_mixes(module) for module in model.modules()):  # running means cannot be updated by many at once
+    if together and not mixes_data(model):  # running means cannot be updated by many at once
         try:
             return vmap(one, randomness="different")(*arguments)
         except RuntimeError:
@@ -195,8 +187,7 @@ def _each(one: Callable[..., Tensor], given: Any, model: nn.Module, together: bo
 
 def _faster_together(model: nn.Module, inputs: Tensor) -> bool:
     """Whether to batch over weights: on a CPU, a convolution under many weights is one with groups, and slower than several."""
-    convolutions = (nn.modules.conv._ConvNd, ConvPath, GroupConvPath, SparseConvPath)
-    return inputs.device.type != "cpu" or not any(isinstance(module, convolutions) for module in model.modules())
+    return inputs.device.type != "cpu" or not has_convolution(model)
 
 
 def _local(
@@ -223,22 +214,9 @@ def _root(variances: Tensor) -> Tensor:
     return variances.clamp(min=torch.finfo(variances.dtype).tiny ** 0.5).sqrt()
 
 
-def _known(module: nn.Module | None) -> bool:
-    """Whether a map gives W a + b and nothing else; a subclass may compute something else."""
-    if module is None or "forward" in vars(module):
-        return False
-    own = any(isinstance(module, kind) and type(module).forward is kind.forward for kind in (DensePath, BlockPath))
-    return own or torch_layer(module) is nn.Linear
-
-
 def _cut_off(
     seen: list[Tensor], _: nn.Module, inputs: tuple[Tensor, ...], by_name: dict[str, Tensor], outputs: Tensor
 ) -> Tensor:
     """Note what a map sees, and cut what it gives off from its weights."""
     seen.append(first_of(inputs, by_name))
     return outputs.detach()
-
-
-def _mixes(module: nn.Module) -> bool:
-    """Whether data of a batch see each other: a batch norm that trains."""
-    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training

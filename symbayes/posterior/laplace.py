@@ -10,7 +10,7 @@ from symbayes.curvature.blocks import Block, DiagonalBlock, EigenBlock, Factor, 
 from symbayes.curvature.ggn import FullCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature
 from symbayes.errors import NoPosteriorError, NotFiniteError
-from symbayes.layers.structure import weights
+from symbayes.layout import weights
 from symbayes.posterior.posterior import Members, Posterior, Weights
 from symbayes.posterior.spread import DiagonalSpread, EigenSpread, FullSpread, Spread
 from symbayes.priors import Prior
@@ -73,13 +73,13 @@ def _spread(block: Block, precision: Float[Tensor, ""], name: str) -> Spread:
     """(H + δI)⁻¹ for one tensor, in double precision."""
     match block:
         case KroneckerBlock():
-            g, U_G = _decomposed(block.G, name)
-            a, U_A = (_finite(block.A.matrices, name).double(), None) if block.A.diagonal else _decomposed(block.A, name)
-            return _turned(g[:, :, None] * a[:, None, :] + precision, U_G, U_A, block.transposed)
+            g, U_G = _decompose(block.G, name)
+            a, U_A = (_finite(block.A.matrices, name).double(), None) if block.A.diagonal else _decompose(block.A, name)
+            return _eigen_spread(g[:, :, None] * a[:, None, :] + precision, U_G, U_A, block.transposed)
         case EigenBlock():
             values, basis = _finite(block.values, name).double(), block.basis
             U_A = None if basis.A.diagonal else basis.A.eigenvectors
-            return _turned(values + precision, basis.G.eigenvectors, U_A, basis.transposed)
+            return _eigen_spread(values + precision, basis.G.eigenvectors, U_A, basis.transposed)
         case DiagonalBlock():
             return DiagonalSpread((_finite(block.diagonal, name).double() + precision).rsqrt())
         case _:
@@ -87,20 +87,20 @@ def _spread(block: Block, precision: Float[Tensor, ""], name: str) -> Spread:
             return FullSpread(_lower(H, precision.expand(len(H)), name))
 
 
-def _turned(
+def _eigen_spread(
     values: Float[Tensor, "block d_out d_in"],
     U_G: Float[Tensor, "some d_out d_out"],
     U_A: Float[Tensor, "block d_in d_in"] | None,
     transposed: bool,
 ) -> EigenSpread:
     """(U diag(λ) Uᵀ)⁻¹ with U = U_G ⊗ U_A; U_A is None for the identity, which embeddings have."""
-    deviation = values.rsqrt()
+    std = values.rsqrt()
     if U_A is None:  # each row of [d_in, d_out] for itself, rather than an identity over all symbols
-        return EigenSpread(values.new_ones(1, 1, 1), U_G, deviation[0].T[:, None])
-    return EigenSpread(U_A, U_G, deviation.mT) if transposed else EigenSpread(U_G, U_A, deviation)
+        return EigenSpread(values.new_ones(1, 1, 1), U_G, std[0].T[:, None])
+    return EigenSpread(U_A, U_G, std.mT) if transposed else EigenSpread(U_G, U_A, std)
 
 
-def _decomposed(factor: Factor, name: str) -> tuple[Float[Tensor, "block d"], Float[Tensor, "block d d"]]:
+def _decompose(factor: Factor, name: str) -> tuple[Float[Tensor, "block d"], Float[Tensor, "block d d"]]:
     """Eigenvalues, not below zero, and eigenvectors as columns, in double precision."""
     values, vectors = torch.linalg.eigh(_finite(factor.matrices, name).double())
     return values.clamp(min=0), vectors

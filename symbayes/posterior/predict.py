@@ -19,7 +19,7 @@ from symbayes.curvature.evaluate import evaluating, naming_types
 from symbayes.curvature.ggn import Jacobians
 from symbayes.data.source import check_finite, chunks
 from symbayes.errors import NotFiniteError
-from symbayes.layers.structure import call_with, held
+from symbayes.layout import call_with, held
 from symbayes.likelihoods import Categorical, Gaussian, Likelihood
 from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.posterior import Posterior, Weights

@@ -12,7 +12,7 @@ from symbayes.curvature.evaluate import evaluating
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.scalar import Scale, Shift
-from symbayes.layers.structure import call_with, weights
+from symbayes.layout import Layout, call_with, weights
 from symbayes.models import ResidualBlock
 from symbayes.posterior.permutations import HiddenUnits
 
@@ -76,13 +76,13 @@ def hidden_units(model: nn.Module, example_input: Tensor | None = None) -> tuple
     Raises:
         ValueError: If there are none.
     """
-    free, open_units = _own_tensors(model), None
+    free, open_units = Layout.of(model).unshared, None
     found: list[HiddenUnits] = []
     for name, module in _steps(model):
-        closed = _taken(open_units, name, module) if open_units is not None else None
+        closed = _take(open_units, name, module) if open_units is not None else None
         if closed is not None and closed.count > 1 and closed.axes.keys() <= free:
             found.append(HiddenUnits(closed.name, closed.count, closed.axes, closed.repeats))
-        open_units = _given(name, module) or (_passed(open_units, name, module) if open_units is not None else None)
+        open_units = _give(name, module) or (_pass(open_units, name, module) if open_units is not None else None)
     if not found:
         raise ValueError(
             "The model must have hidden units that may change places: in an nn.Sequential, between two trainable linear maps "
@@ -137,14 +137,6 @@ def _check_outputs(model: nn.Module, units: HiddenUnits, inputs: Tensor, values:
             )
 
 
-def _own_tensors(model: nn.Module) -> set[str]:
-    """Trainable weights that are used in one place only."""
-    uses: dict[int, int] = {}
-    for _, parameter in model.named_parameters(remove_duplicate=False):
-        uses[id(parameter)] = uses.get(id(parameter), 0) + 1
-    return {name for name, parameter in weights(model).items() if uses[id(parameter)] == 1}
-
-
 def _steps(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The modules that features go through, one after the other. One that is unknown to all functions below ends the search."""
     prefix = f"{name}." if name else ""
@@ -160,7 +152,7 @@ def _steps(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]
         yield from ((f"{prefix}shift3", module.shift3), (f"{prefix}conv2", module.conv2), (name, module))
 
 
-def _given(name: str, module: nn.Module) -> _Open | None:
+def _give(name: str, module: nn.Module) -> _Open | None:
     """The units that are outputs of a layer: rows of its weight, entries of its bias."""
     prefix = f"{name}." if name else ""
     if type(module) is FilterBank:
@@ -175,7 +167,7 @@ def _rows(name: str, prefix: str, layer: nn.Module, row_axis: int, axis: int) ->
     return _Open(name, _tensor(layer, "weight").shape[0], axis, 1, axes)
 
 
-def _taken(units: _Open, name: str, module: nn.Module) -> _Open | None:
+def _take(units: _Open, name: str, module: nn.Module) -> _Open | None:
     """The same units, when they are inputs of a layer: columns of its weight."""
     dims = _dims(module)
     if dims is None or units.axis != -(dims + 1):
@@ -183,7 +175,7 @@ def _taken(units: _Open, name: str, module: nn.Module) -> _Open | None:
     return units.standing([f"{name}.weight"], units.axis, _tensor(module, "weight").shape[1])
 
 
-def _passed(units: _Open, name: str, module: nn.Module) -> _Open | None:
+def _pass(units: _Open, name: str, module: nn.Module) -> _Open | None:
     """The same units behind a module that treats them alike; None behind any other."""
     dims = -units.axis - 1
     if type(module) in _ELEMENTWISE or _POOLS.get(type(module)) == dims:

@@ -13,7 +13,7 @@ from symbayes.evidence.laplace import evidence_at
 from symbayes.evidence.objective import ByCurvature, Laplace
 from symbayes.evidence.terms import Evidence
 from symbayes.invariance.extents import all_extents
-from symbayes.layers.structure import weights
+from symbayes.layout import weights
 from symbayes.posterior.laplace import posterior_at
 from symbayes.training.hyper import refuse_still, update_extents, update_noise, update_precisions
 from symbayes.training.problem import Problem

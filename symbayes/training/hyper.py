@@ -14,7 +14,7 @@ from symbayes.evidence.objective import Laplace
 from symbayes.invariance.extents import Extents
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
-from symbayes.layers.structure import hyperparameters
+from symbayes.layout import hyperparameters
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
 from symbayes.training.problem import Problem
 

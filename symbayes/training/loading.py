@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from symbayes.data.storage import DAMAGE, check_form, error_words, read_json
-from symbayes.layers.structure import weights
+from symbayes.layout import weights
 from symbayes.models import build_allconv
 from symbayes.posterior.calibration import Calibration
 from symbayes.posterior.posterior import Posterior, load_posterior

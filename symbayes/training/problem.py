@@ -11,7 +11,7 @@ from symbayes.curvature.check import Reference, check_capture, check_functional,
 from symbayes.curvature.evaluate import evaluating, log_likelihood
 from symbayes.data.source import DataSource
 from symbayes.evidence.terms import Evidence
-from symbayes.layers.structure import weights
+from symbayes.layout import weights
 from symbayes.likelihoods import Likelihood
 from symbayes.priors import Prior
 from symbayes.training.record import EvidenceRecord

@@ -21,7 +21,7 @@ from symbayes.errors import NoPosteriorError
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.invariance.extents import described_extents
 from symbayes.invariance.orbit_average import Augmentation, learned_augmentation, sample_orbits
-from symbayes.layers.structure import weight_tensors, weights
+from symbayes.layout import Layout, weights
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from symbayes.models import AllConv
 from symbayes.posterior.calibration import Calibration, calibration, check_kind
@@ -80,7 +80,7 @@ class Result:
     @property
     def symmetries(self) -> Symmetries:
         """By layer and path: prior precision, effective parameters, share."""
-        return symmetries(weight_tensors(self.model), self.evidence.precision, self.evidence.effective)
+        return symmetries(Layout.of(self.model).tensors, self.evidence.precision, self.evidence.effective)
 
     def augmentation(self) -> Augmentation:
         """The invariance that was learned, as an augmentation for any training pipeline.

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from symbayes.layers.structure import WeightTensor
+from symbayes.layout import WeightTensor
 from symbayes.training.verdicts import symmetry_words
 
 

@@ -11,7 +11,7 @@ from symbayes.errors import NotFiniteError
 from symbayes.evidence.elbo import Elbo, log_precisions, second_moments
 from symbayes.evidence.terms import Evidence
 from symbayes.invariance.extents import all_extents
-from symbayes.layers.structure import hyperparameters, weights
+from symbayes.layout import hyperparameters, weights
 from symbayes.training.hyper import HyperAdam
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record

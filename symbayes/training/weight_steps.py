@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from symbayes.curvature.blocks import decompose, faint
+from symbayes.curvature.blocks import decompose, negligible
 from symbayes.curvature.check import check_outputs
 from symbayes.curvature.kfac import Kfac, RunningCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature
 from symbayes.data.source import Batch
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.objective import Augerino, ByCurvature
-from symbayes.layers.structure import weights
+from symbayes.layout import weights
 from symbayes.training.hyper import HyperAdam
 from symbayes.training.optimiser import LARGEST, ProximalAdam, rotation
 from symbayes.training.problem import Problem
@@ -96,9 +96,9 @@ class WeightSteps:
 
     @torch.no_grad()
     def turn(self, curvature: Curvature) -> None:
-        """Optimise weights in the eigenvectors of this curvature from now on; where it is faint, as before."""
+        """Optimise weights in the eigenvectors of this curvature from now on; where it is negligible, as before."""
         assert isinstance(curvature, BlockCurvature)
-        stay = faint(curvature.blocks, self.problem.prior.precisions())
+        stay = negligible(curvature.blocks, self.problem.prior.precisions())
         decompose((block for name, block in curvature.blocks.items() if name not in stay), vectors=True, up_to=LARGEST)
         named = weights(self.problem.model)
         turns = [None if name in stay else rotation(curvature.blocks[name], named[name].numel()) for name in named]

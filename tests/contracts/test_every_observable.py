@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from symbayes.dynamics.network import HamiltonianNetwork, Perceptron
 from symbayes.dynamics.observables import NeuralObservables, Observables, Quadratics
 from symbayes.dynamics.phase import ImplicitMidpoint, Midpoint, RungeKutta, rotated, velocity
-from symbayes.layers.structure import hyperparameters, weights
+from symbayes.layout import hyperparameters, weights
 
 
 def _seeded() -> torch.Generator:

@@ -15,11 +15,12 @@ from symbayes.layers.group_conv import GroupConvPath, SeparableGroupPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import LinearMap, Path, Shaped
 from symbayes.layers.smooth import ExpandedPath, ProjectedPath, RadialBasis, SparseConvPath, SparseFactoredPath
+from symbayes.layout import Layout
 
 CASES = {
     "dense": (lambda: DensePath((2, 3, 3), (4, 2)), (2, 3, 3)),
     "dense without bias": (lambda: DensePath((5,), (3,), bias=False), (5,)),
-    "block": (lambda: BlockPath(3, 5, 4, deviation=0.5), (3, 5)),
+    "block": (lambda: BlockPath(3, 5, 4, std=0.5), (3, 5)),
     "conv 1-d": (lambda: ConvPath(2, 3, (3,)), (2, 7)),
     "conv 2-d circular": (lambda: ConvPath(2, 3, (3, 3)), (2, 5, 4)),
     "conv 2-d small map": (lambda: ConvPath(2, 3, (5, 5)), (2, 1, 1)),
@@ -53,14 +54,14 @@ CASES = {
     "sparse conv 2-d groups": (lambda: SparseConvPath(4, 6, anchors=7, groups=2, stride=2), (4, 5, 4)),
     "sparse conv 2-d zeros": (lambda: SparseConvPath(2, 3, padding_mode="zeros", learn_lengthscale=True), (2, 5, 4)),
     "sparse conv 3-d": (lambda: SparseConvPath(1, 2, (3, 3, 3), anchors=0.3, stride=2), (1, 4, 4, 2)),
-    "projected": (lambda: ProjectedPath(3, RadialBasis((2, 3), 0.5), 4, deviation=0.5), (3, 6)),
+    "projected": (lambda: ProjectedPath(3, RadialBasis((2, 3), 0.5), 4, std=0.5), (3, 6)),
     "projected, weights first": (
-        lambda: ProjectedPath(3, RadialBasis((8,), 7, learn_lengthscale=True), 2, deviation=1.0),
+        lambda: ProjectedPath(3, RadialBasis((8,), 7, learn_lengthscale=True), 2, std=1.0),
         (3, 8),
     ),
-    "expanded": (lambda: ExpandedPath(3, 4, RadialBasis((2, 3), 0.5), deviation=0.5), (3, 4)),
+    "expanded": (lambda: ExpandedPath(3, 4, RadialBasis((2, 3), 0.5), std=0.5), (3, 4)),
     "expanded, weights first": (
-        lambda: ExpandedPath(3, 2, RadialBasis((8,), 7, learn_lengthscale=True), deviation=1.0),
+        lambda: ExpandedPath(3, 2, RadialBasis((8,), 7, learn_lengthscale=True), std=1.0),
         (3, 2),
     ),
 }
@@ -103,6 +104,37 @@ def test_distinct_rows_are_arranged_into_the_input_rows(case):
     rows, ways = path.distinct_rows(inputs), path.arrangements
     arranged = rows if ways is None else torch.cat([rows[..., way] for way in ways], 1)
     assert_close(arranged, path.input_rows(inputs))
+
+
+def test_rows_are_values_that_say_what_is_known_of_them(case):
+    path, inputs = case
+    rows = path.rows(inputs)
+    assert_close(rows.values, path.input_rows(inputs))
+    assert_close(path.rows(inputs, distinct=True).values, path.distinct_rows(inputs))
+    assert (rows.copies, rows.structure) == (path.copies, path.structure)
+    assert rows.values.shape[1] % rows.copies == 0
+
+
+def test_matrices_are_those_of_the_weight(case):
+    path, inputs = case
+    blocks, d_out, d_in = path.matrices(path.weight.shape)
+    assert (blocks, d_out, d_in) == path.weight_rows().shape
+    assert path.input_rows(inputs).shape[2:] == (blocks, d_in)
+
+
+def test_dense_rows_are_linear_in_the_inputs(case):
+    path, inputs = case
+    if path.structure == "dense":
+        assert_close(path.input_rows(inputs.mean(0, keepdim=True)), path.input_rows(inputs).mean(0, keepdim=True))
+
+
+def test_weights_that_meet_a_datum_once_give_rows_reshaped(case):
+    path, inputs = case
+    if Layout.of(path).sites[""].may_meet_once and path.meets_once(inputs):
+        rows = torch.einsum("nsbi,boi->nsbo", path.input_rows(inputs), path.weight_rows())
+        rows = rows if path.bias_rows() is None else rows + path.bias_rows()
+        assert rows.shape[1] == 1
+        assert_close(rows[:, 0].reshape(path(inputs).shape), path(inputs))
 
 
 def test_rows_give_the_gradients_of_each_datum(case, generator):

@@ -13,7 +13,7 @@ from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
-from symbayes.layers.structure import weight_tensors
+from symbayes.layout import Layout
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 
 KINDS = [ScalarPrior, LayerwisePrior, PathwisePrior, TensorwisePrior]
@@ -131,7 +131,7 @@ def test_only_the_paths_that_are_named_begin_switched_off():
 
 def test_a_convolution_relaxes_a_group_convolution_and_not_the_other_way_round():
     paths = {"conv": ConvPath(4, 4), "gconv": GroupConvPath(1, 1, p4()), "dense": DensePath((4, 3, 3), (4, 3, 3))}
-    tensors = weight_tensors(nn.Sequential(RelaxedLayer(paths)))
+    tensors = Layout.of(nn.Sequential(RelaxedLayer(paths))).tensors
     assert {tensor.path: tensor.relaxes for tensor in tensors.values()} == {"conv": True, "gconv": False, "dense": True}
     assert p4m().extends(p4())
     assert not p4().extends(p4())

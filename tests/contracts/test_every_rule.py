@@ -6,11 +6,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from symbayes.curvature.diagonal import Diagonal
-from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.fisher import EmpiricalFisher, MonteCarloFisher
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Kernel, Subsets
-from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos, Preconditioned
 from symbayes.curvature.rule import Rule
 from symbayes.data.source import TensorSource

@@ -8,9 +8,9 @@ from torch.testing import assert_close
 from torch.utils.data import Dataset, IterableDataset
 
 import symbayes as sb
+from symbayes.adapters import NormsByParts
 from symbayes.curvature import Diagonal, Ekfac, EmpiricalFisher, Ggn, Kernel, Lanczos, MonteCarloFisher, Preconditioned, Subsets
 from symbayes.curvature import check as reference
-from symbayes.curvature.evaluate import NormsByParts
 from symbayes.posterior.functional import sampled_outputs
 from tests.curvature.networks import Do
 from tests.curvature.test_silence import CLASSES, by_every_direction, data, evidence, exact, slope_of_the_exact_evidence
@@ -198,7 +198,7 @@ def test_noise_behind_maps_knows_hooks_on_all_modules():
     model, (inputs, _) = nn.Linear(4, CLASSES).double(), data(4)
     hook = torch.nn.modules.module.register_module_forward_hook(lambda m, a, o: 3 * o if isinstance(m, nn.Linear) else None)
     try:
-        variational = sb.MeanField(deviation=0.5).over(model)
+        variational = sb.MeanField(std=0.5).over(model)
         assert variational.local(inputs) == {}
         with torch.no_grad():
             drawn = sampled_outputs(model, variational(), inputs, 4, local=variational.local(inputs))

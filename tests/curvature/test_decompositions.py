@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.curvature.blocks import DenseBlock, Factor, KroneckerBlock, decompose, faint
+from symbayes.curvature.blocks import DenseBlock, Factor, KroneckerBlock, decompose, negligible
 from symbayes.curvature.rule import BlockCurvature
 from symbayes.errors import NotFiniteError
 
@@ -72,7 +72,7 @@ def test_where_the_curvature_is_faint_a_series_is_as_exact_as_eigenvalues(dtype,
     # Precisions at which the norm is just below the bound, or far.
     precisions = {name: block.squares.sqrt() / (share * eps**0.5) for name, block in blocks.items()}
     curvature = BlockCurvature(blocks, torch.zeros(()), "by hand", None)
-    assert faint(blocks, precisions) == set(blocks)
+    assert negligible(blocks, precisions) == set(blocks)
     effective, log_det = curvature.effective(precisions), curvature.log_det(precisions)
     assert not any("eigenvalues" in getattr(part, "__dict__", {}) for block in blocks.values() for part in vars(block).values())
     logs = torch.zeros((), dtype=torch.float64)
@@ -89,13 +89,13 @@ def test_what_is_not_faint_is_decomposed_and_slopes_are_the_same(generator):
     precisions = {
         name: value.clone().requires_grad_() for name, value in (weak | {"dense": torch.tensor(2.0).double()}).items()
     }
-    assert faint(blocks, precisions) == {"kronecker", "half"}
+    assert negligible(blocks, precisions) == {"kronecker", "half"}
     BlockCurvature(blocks, torch.zeros(()), "by hand", None).log_det(precisions).backward()
     assert "eigenvalues" in vars(blocks["dense"].H)
     for name, precision in precisions.items():  # ∂ log|I + H/δ| / ∂δ = −γ/δ
         wanted = -kinds(torch.float64)[name].effective(precision.detach()) / precision.detach()
         assert_close(precision.grad, wanted, rtol=1e-12, atol=0.0)
-    assert faint(blocks, {name: torch.tensor(torch.nan) for name in blocks}) == set()
+    assert negligible(blocks, {name: torch.tensor(torch.nan) for name in blocks}) == set()
 
 
 def test_log_determinants_of_many_precisions_go_at_once():

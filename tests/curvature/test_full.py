@@ -6,10 +6,9 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
-from symbayes.curvature.ggn import Ggn
+from symbayes.curvature.ggn import Ggn, ggn_product
 from symbayes.curvature.kernel import Kernel
 from symbayes.curvature.lanczos import Lanczos, tridiagonalise
-from symbayes.curvature.products import ggn_product
 from symbayes.data.source import LoaderSource, TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.likelihoods import Categorical, Gaussian

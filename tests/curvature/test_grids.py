@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.data.source import TensorSource
 from symbayes.groups.grids import cube, flips
 from symbayes.layers.conv import ConvPath

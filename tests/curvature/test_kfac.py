@@ -8,15 +8,14 @@ from torch import nn
 from torch.testing import assert_close
 
 from symbayes.curvature.blocks import DenseBlock, DiagonalBlock, Factor, KroneckerBlock, SecondMoment, decompose
-from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kfac import OUTPUT_BUDGET, Kfac, data_at_once
+from symbayes.curvature.kfac import OUTPUT_BUDGET, Ekfac, Kfac, data_at_once
 from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.structure import Hyperparameter
+from symbayes.layout import Hyperparameter
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
 from tests.oracles import dense_ggn, softmax_hessian
 

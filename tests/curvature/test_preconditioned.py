@@ -55,9 +55,9 @@ def found_by(rule, problem, seed=0):
 def test_it_is_the_dense_answer_where_the_space_is_whole(problem):
     _, _, precisions, dense = problem
     curvature = found_by(Preconditioned(Kfac(), steps=400), problem)
-    wanted = torch.linalg.inv(dense.H + torch.diag(curvature.products.spread(precisions)))
+    wanted = torch.linalg.inv(dense.H + torch.diag(curvature.products.expand(precisions)))
     ((x, z),) = curvature.pairs(precisions)
-    delta = curvature.products.spread(precisions)
+    delta = curvature.products.expand(precisions)
     assert_close(x, wanted @ (delta * z), rtol=1e-5, atol=1e-7)
 
 
@@ -66,7 +66,7 @@ def test_all_signs_of_a_basis_together_give_every_effective_parameter(problem):
     _, _, precisions, dense = problem
     curvature = found_by(Preconditioned(Kfac(), steps=1), problem)
     product, S = curvature._scaled(precisions)
-    root = curvature.products.spread(precisions).sqrt()
+    root = curvature.products.expand(precisions).sqrt()
     axes = torch.eye(len(S), dtype=S.dtype)
     M = torch.stack([product(axis) for axis in axes])
     assert_close(M, M.T, rtol=1e-6, atol=1e-9)
@@ -89,7 +89,7 @@ def test_it_is_right_on_average_over_probes(problem):
 
 def test_the_sum_of_effective_parameters_comes_down_with_steps(problem):
     _, _, precisions, _ = problem
-    delta = found_by(Preconditioned(Kfac(), 1), problem).products.spread(precisions)
+    delta = found_by(Preconditioned(Kfac(), 1), problem).products.expand(precisions)
     sums = []
     for steps in (1, 3, 10, 30, 60):
         held = found_by(Preconditioned(Kfac(), steps), problem).pairs(precisions)

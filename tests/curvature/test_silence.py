@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.curvature import Diagonal, Ekfac, Ggn, Kernel, Lanczos, Preconditioned, Subsets
-from symbayes.curvature.products import products_of
+from symbayes.curvature.ggn import products_of
 from symbayes.data.source import TensorSource
 from symbayes.evidence.laplace import evidence_at
 from tests.curvature.networks import Do, Standardised, jacobian
@@ -169,7 +169,7 @@ def test_hooks_of_a_user_are_part_of_the_model(kind):
 def test_noise_behind_a_map_is_drawn_before_the_hooks_of_a_user(kind):
     """By many draws, the bound is the same with weights drawn and with noise behind maps."""
     model, (inputs, targets) = with_hook(kind, 2), data(4)
-    objectives = [sb.Elbo(sb.MeanField(deviation=0.5), samples=20_000, draws="random", local=local) for local in (False, True)]
+    objectives = [sb.Elbo(sb.MeanField(std=0.5), samples=20_000, draws="random", local=local) for local in (False, True)]
     variational = objectives[0].family.over(model)
     found = []
     for objective in objectives:

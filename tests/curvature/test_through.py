@@ -10,11 +10,10 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 from symbayes.curvature.diagonal import Diagonal
-from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.fisher import EmpiricalFisher, MonteCarloFisher
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Kernel, Subsets
-from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import some_batches
 from symbayes.data.source import TensorSource, as_source
@@ -26,7 +25,7 @@ from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.smooth import SparseConvPath
-from symbayes.layers.structure import Hyperparameter
+from symbayes.layout import Hyperparameter
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
 from symbayes.priors import TensorwisePrior
 from tests.oracles import dense_ggn, finite_difference, softmax_hessian

@@ -13,7 +13,7 @@ import symbayes.dynamics.discover as discover_module
 from symbayes.dynamics import Search, System, Trajectories, simulate, system
 from symbayes.dynamics.observables import unitary
 from symbayes.dynamics.units import Units
-from symbayes.layers.structure import hyperparameters
+from symbayes.layout import hyperparameters
 
 NOISE = 1e-3**0.5
 QUICK = Search(width=8, hidden=1, samples=4, final_samples=4, updates=6)

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from symbayes.dynamics.observables import NeuralObservables, Quadratics
 from symbayes.dynamics.phase import Midpoint, RungeKutta, gradient, poisson, velocity
-from symbayes.layers.structure import hyperparameters, weights
+from symbayes.layout import hyperparameters, weights
 
 
 def rotation() -> Quadratics:

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from papers.demos.waves import twin_features
 from symbayes.evidence.exact import posterior_mode
-from symbayes.layers.structure import Hyperparameter
+from symbayes.layout import Hyperparameter
 from symbayes.posterior.families import Variational
 
 #: What a likelihood keeps of 0.3, which it is given in single precision.

@@ -220,7 +220,7 @@ def test_local_noise_has_the_distribution_of_drawn_weights(case, family):
 
 def test_local_noise_has_less_variance():
     model = network()
-    variational = sb.MeanField(deviation=0.5).over(model)
+    variational = sb.MeanField(std=0.5).over(model)
     prior, likelihood = sb.TensorwisePrior(model), sb.Gaussian(0.5).double()
     found = {}
     for local in (True, False):
@@ -272,7 +272,7 @@ ODD = {"rows of sets": (4, 3), "by name": (3,), "weight used again": (3,), "the 
 def test_noise_is_drawn_behind_maps_only_where_their_weights_meet_a_datum_once(case):
     torch.manual_seed(0)
     model, inputs = Net(case), torch.randn(5, *ODD[case])
-    variational = sb.MatrixNormal(deviation=0.5).over(model)
+    variational = sb.MatrixNormal(std=0.5).over(model)
     local = variational.local(inputs)
     assert [site.module for site in local.values()] == (["first", "last"] if case == "by name" else ["last"])
     with torch.no_grad():
@@ -351,7 +351,7 @@ def test_extents_have_the_gradient_of_the_bound():
 
 def test_permutations_of_hidden_units_raise_the_bound():
     model = network()
-    family, prior, likelihood = sb.MeanField(deviation=0.2), sb.TensorwisePrior(model), sb.Gaussian().double()
+    family, prior, likelihood = sb.MeanField(std=0.2), sb.TensorwisePrior(model), sb.Gaussian().double()
     variational = family.over(model)
     with torch.no_grad():
         plain, corrected = (

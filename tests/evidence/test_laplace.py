@@ -8,10 +8,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from symbayes.curvature.diagonal import Diagonal
-from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Kernel
-from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.layers.conv import ConvPath

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.groups.lie import affine1d, affine2d, colours
 from symbayes.invariance.filters import RadialFilterBank
-from symbayes.layers.structure import hyperparameters, weights
+from symbayes.layout import hyperparameters, weights
 from tests.oracles import dense_ggn, finite_difference, joined, softmax_hessian
 
 TURN = affine2d("rotation")

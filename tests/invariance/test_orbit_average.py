@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from symbayes.groups.lie import affine1d, affine2d
 from symbayes.invariance.extents import Extents, all_extents
 from symbayes.invariance.orbit_average import OrbitAverage
-from symbayes.layers.structure import Hyperparameter, hyperparameters, weight_tensors
+from symbayes.layout import Hyperparameter, Layout, hyperparameters
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_the_bound_of_a_shared_extent_is_the_smallest():
 def test_extents_are_hyperparameters_and_no_weights(net):
     model = OrbitAverage(net, affine2d("rotation"))
     assert list(hyperparameters(model)) == ["orbit.value"]
-    assert all(name.startswith("net.") for name in weight_tensors(model))
+    assert all(name.startswith("net.") for name in Layout.of(model).tensors)
     assert isinstance(deepcopy(model).float().orbit.value, Hyperparameter)
     model.orbit.value.requires_grad_(False)
     assert hyperparameters(model) == {}

@@ -9,7 +9,7 @@ from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.structure import weight_tensors
+from symbayes.layout import Layout
 
 
 def test_a_factored_path_is_the_dense_map_of_its_outer_products(generator):
@@ -65,7 +65,7 @@ def test_tensors_know_their_layer_path_and_symmetry():
     relaxed = RelaxedLayer({"conv": ConvPath(1, 2), "factored": FactoredPath((1, 3, 3), (2, 3, 3))})
     model = nn.Sequential(relaxed, nn.Flatten(), nn.Linear(18, 2))
     model[2].bias.requires_grad_(False)
-    tensors = weight_tensors(model)
+    tensors = Layout.of(model).tensors
     assert list(tensors) == [name for name, p in model.named_parameters() if p.requires_grad]
     gather = tensors["0.paths.factored.gather.weight"]
     assert (gather.layer, gather.path, gather.symmetry, gather.kind) == ("0", "factored", None, "weight")

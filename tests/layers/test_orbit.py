@@ -6,9 +6,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.curvature.ekfac import Ekfac
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.data.source import TensorSource
 from symbayes.groups.actions import board, copies, cyclic, dihedral, pairs, symmetric
 from symbayes.groups.orbits import pair_orbits
@@ -16,7 +15,7 @@ from symbayes.groups.permutation import Permutations
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.structure import weight_tensors
+from symbayes.layout import Layout
 from symbayes.likelihoods import Gaussian
 from tests.oracles import dense_ggn
 
@@ -199,9 +198,9 @@ def test_the_trace_of_ekfac_and_the_blocks_of_biases_are_exact(generator):
 
 def test_the_symmetry_is_known_by_name():
     layer = RelaxedLayer({"orbit": OrbitPath(1, 2, board(3)), "dense": sb.layers.DensePath((1, 9), (2, 9))})
-    tensors = weight_tensors(nn.Sequential(layer))
+    tensors = Layout.of(nn.Sequential(layer)).tensors
     assert {(tensor.path, tensor.symmetry) for tensor in tensors.values()} == {("orbit", "board symmetry"), ("dense", None)}
-    strict = weight_tensors(nn.Sequential(OrbitPath(1, 2, board(3)), nn.ReLU()))
+    strict = Layout.of(nn.Sequential(OrbitPath(1, 2, board(3)), nn.ReLU())).tensors
     assert {(t.layer, t.path, t.symmetry) for t in strict.values()} == {("0", "OrbitPath", "board symmetry")}
     assert "3 classes of inputs" in repr(layer)
     assert {name for name in layer.state_dict() if not name.endswith(("weight", "bias"))} == set()

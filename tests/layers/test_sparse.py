@@ -12,7 +12,7 @@ from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.smooth import ExpandedPath, ProjectedPath, RadialBasis, SparseConvPath, SparseFactoredPath, weights_first
-from symbayes.layers.structure import weight_tensors
+from symbayes.layout import Layout
 from symbayes.likelihoods import Categorical, Gaussian
 from symbayes.priors import TensorwisePrior
 from symbayes.training.fit import fit
@@ -58,8 +58,8 @@ def test_a_sparse_factored_path_is_the_dense_map_of_its_smooth_factors(learn, ge
 @pytest.mark.parametrize("features", [1, 50])
 def test_projecting_data_or_weights_gives_the_same(features, generator, monkeypatch):
     basis = RadialBasis((4, 4), 0.5)
-    projected = ProjectedPath(3, basis, features, deviation=1.0).double()
-    expanded = ExpandedPath(3, features, basis, deviation=1.0).double()
+    projected = ProjectedPath(3, basis, features, std=1.0).double()
+    expanded = ExpandedPath(3, features, basis, std=1.0).double()
     for path, d_in in ((projected, 16), (expanded, features)):
         inputs = torch.randn(20, 3, d_in, generator=generator, dtype=torch.float64)
         found = []
@@ -168,7 +168,7 @@ def test_a_large_precision_of_omega_makes_a_trained_layer_equivariant(generator)
 
 def test_shapes_are_no_weights_and_belong_to_their_path():
     model = nn.Sequential(layer(1.0), SparseConvPath(3, 1, learn_locations=True))
-    tensors = weight_tensors(model)
+    tensors = Layout.of(model).tensors
     omega = tensors["0.paths.sparse.gather.basis.omega"]
     assert (omega.kind, omega.layer, omega.path, omega.size) == ("shape", "0", "sparse", 1)
     locations = tensors["1.basis.locations"]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import symbayes as sb
-from symbayes.layers.structure import weights
+from symbayes.layout import weights
 from symbayes.posterior.spread import DiagonalSpread, FullSpread, MatrixSpread
 
 FAMILIES = (sb.MeanField, sb.MatrixNormal, sb.posterior.FullCovariance)
@@ -68,7 +68,7 @@ def test_spread_begins_at_a_share_of_the_weights(family, kind):
     last = next(spread for members, spread in posterior.parts if "6.weight" in members.shapes)
     assert isinstance(last, kind)
     size = model[6].weight.square().mean().sqrt()
-    wanted = (family.deviation * size).square().expand(2, 3)
+    wanted = (family.std * size).square().expand(2, 3)
     torch.testing.assert_close(posterior.variances()["6.weight"], wanted)
 
 
@@ -100,7 +100,7 @@ def test_a_full_covariance_is_for_small_layers():
         sb.posterior.FullCovariance(limit=10).over(network())
 
 
-@pytest.mark.parametrize("settings", [{"biases": "none"}, {"deviation": 0.0}])
+@pytest.mark.parametrize("settings", [{"biases": "none"}, {"std": 0.0}])
 def test_settings_are_checked(settings):
     with pytest.raises(ValueError, match="must be"):
         sb.MeanField(**settings)

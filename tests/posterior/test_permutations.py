@@ -25,7 +25,7 @@ from symbayes.posterior.units import hidden_units
 
 #: As wide as their means are apart, so that some units are confused with others.
 FAMILIES = [family(biases, 1.0) for family in (MeanField, MatrixNormal, FullCovariance) for biases in ("column", "separate")]
-FAMILIES.append(MatrixNormal(deviation=1.0, diagonal=True))
+FAMILIES.append(MatrixNormal(std=1.0, diagonal=True))
 names = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.name}, {family.biases}")
 
 
@@ -117,7 +117,7 @@ def test_matrices_side_by_side_take_batches_of_any_form(generator):
 
 def test_random_permutations_give_a_bound_that_gets_close(generator):
     model = perceptron(2, 4, 2)
-    posterior, units = stirred(MatrixNormal(deviation=1.0), model)().detached(), hidden_units(model)
+    posterior, units = stirred(MatrixNormal(std=1.0), model)().detached(), hidden_units(model)
     weights = posterior.sample(1000, generator=generator)
     exact = float(exact_mutual_information(posterior, weights, units))
     bounds = {

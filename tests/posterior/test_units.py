@@ -9,7 +9,7 @@ from torch import nn
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
-from symbayes.layers.structure import weights
+from symbayes.layout import weights
 from symbayes.models import lenet, mlp, residual, small_cnn
 from symbayes.posterior.permutations import HiddenUnits
 from symbayes.posterior.units import check_units, hidden_units

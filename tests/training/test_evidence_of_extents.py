@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import symbayes as sb
-from symbayes.layers.structure import Hyperparameter
+from symbayes.layout import Hyperparameter
 
 QUICK = {"epochs": 6, "progress": False}
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import symbayes as sb
 from symbayes.data.source import as_source
-from symbayes.layers.structure import Hyperparameter
+from symbayes.layout import Hyperparameter
 from symbayes.training.loop import train
 from symbayes.training.problem import Problem
 

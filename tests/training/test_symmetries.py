@@ -2,7 +2,7 @@
 
 import pytest
 
-from symbayes.layers.structure import WeightTensor
+from symbayes.layout import WeightTensor
 from symbayes.training.symmetries import PathRow, Symmetries, symmetries
 
 BREAKS = ("translation",)

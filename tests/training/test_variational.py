@@ -8,7 +8,7 @@ import symbayes as sb
 from symbayes.data.source import as_source
 from symbayes.evidence.elbo import WARM_FROM
 from symbayes.evidence.objective import Objective
-from symbayes.layers.structure import Hyperparameter
+from symbayes.layout import Hyperparameter
 from symbayes.posterior import FullCovariance, HiddenUnits
 from symbayes.training.loop import train
 from symbayes.training.problem import Problem

@@ -1,28 +1,78 @@
-"""Plain torch modules as row forms: the one file that knows the layers of others.
+"""Torch's layers as rows: the one file that knows the layers of others.
 
-`nn.Linear`, `nn.Conv1d/2d/3d` and `nn.Embedding` get Kronecker blocks, norm layers diagonal ones. `nn.MultiheadAttention`
+`nn.Linear`, `nn.Conv1d/2d/3d` and `nn.Embedding` have dense or one-hot rows, norm layers diagonal ones. `nn.MultiheadAttention`
 computes its projections without calling a module, so while curvature is captured its forward pass is replaced by an
-equal one that shows them. A subclass counts as its base only while it computes the same. Whatever is not listed here is a free
-parameter (`free.py`).
+equal one that shows them. A subclass counts as its base only while it computes the same. Whatever is not listed here has no
+rows, and its tensors are free parameters (`Layout.free`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from math import prod
-from typing import cast
+from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
-from symbayes.curvature.evaluate import NormsByParts
 from symbayes.layers.conv import CONVOLUTIONS, channel_rows, pad, patch_rows
-from symbayes.layers.path import RowForm
+from symbayes.layers.path import RowForm, Shaped
 
-#: Called with the name of a map inside a module, its input and its output; gives the output to go on with.
+#: Called with the name of a part of a module, its input and its output; gives the output to go on with.
 Show = Callable[[str, Tensor, Tensor], Tensor]
+
+
+#: Norms that are fused, and their arguments in order.
+_LAYER = ("input", "normalized_shape", "weight", "bias", "eps")
+_INSTANCE = ("input", "weight", "bias", "running_mean", "running_var", "use_input_stats", "momentum", "eps")
+_NORMS: dict[Callable[..., Any], tuple[str, ...]] = {
+    functional.layer_norm: _LAYER,
+    torch.layer_norm: _LAYER,
+    torch.native_layer_norm: _LAYER,
+    functional.instance_norm: tuple(signature(functional.instance_norm).parameters),
+    torch.instance_norm: _INSTANCE,
+    functional.batch_norm: tuple(signature(functional.batch_norm).parameters),
+}
+
+
+class NormsByParts(TorchFunctionMode):
+    """A context in which norms are computed from means and variances: torch differentiates the fused ones wrongly at times.
+
+    With torch.func, layer norms and instance norms hold mean and deviation when what it gave is differentiated again: Jacobians
+    and products are right, their own derivatives are not. In a batch of one datum, gradients through batch norms and instance
+    norms are wrong where they come in another order of memory.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in _NORMS:
+            return func(*args, **kwargs)
+        given = {"weight": None, "bias": None, "eps": 1e-5, **dict(zip(_NORMS[func], args, strict=False)), **kwargs}
+        inputs: Tensor = given["input"]
+        channels = (-1, *(1,) * (inputs.ndim - 2))
+        if "normalized_shape" in given:
+            axes, shape = tuple(range(-len(given["normalized_shape"]), 0)), tuple(given["normalized_shape"])
+            variance, mean = torch.var_mean(inputs, axes, correction=0, keepdim=True)
+        elif given.get("training", False) or (func is functional.batch_norm and given["running_mean"] is None):
+            return func(*args, **kwargs)
+        elif given.get("use_input_stats", func is functional.instance_norm):
+            shape = channels
+            variance, mean = torch.var_mean(inputs, tuple(range(2, inputs.ndim)), correction=0, keepdim=True)
+        else:
+            shape = channels
+            variance, mean = given["running_var"].view(shape), given["running_mean"].view(shape)
+        root = (variance + given["eps"]).rsqrt()
+        outputs = (inputs - mean) * root
+        outputs = outputs if given["weight"] is None else outputs * given["weight"].view(shape)
+        outputs = outputs if given["bias"] is None else outputs + given["bias"].view(shape)
+        return (outputs, mean, root) if func is torch.native_layer_norm else outputs
 
 
 class LinearRows(RowForm):
@@ -33,6 +83,9 @@ class LinearRows(RowForm):
 
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s 1 d_out"]:
         return _positions(outputs)[:, :, None]
+
+    def meets_once(self, inputs: Tensor) -> bool:
+        return inputs.ndim <= 2
 
 
 class ConvRows(RowForm):
@@ -55,6 +108,10 @@ class ConvRows(RowForm):
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
         return channel_rows(outputs, self.module.groups)
 
+    def matrices(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        blocks = self.module.groups
+        return blocks, shape[0] // blocks, prod(shape[1:])
+
     def _padded(self, inputs: Tensor) -> Tensor:
         conv = self.module
         if not isinstance(conv.padding, str):
@@ -67,7 +124,8 @@ class ConvRows(RowForm):
 class EmbeddingRows(RowForm):
     """nn.Embedding: input rows are one-hot, so their second moment is diagonal; the weight is stored [d_in, d_out]."""
 
-    one_hot_inputs = True
+    structure = "one-hot"
+    transposed = True
 
     def __init__(self, module: nn.Embedding) -> None:
         self.module = module
@@ -82,14 +140,11 @@ class EmbeddingRows(RowForm):
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s 1 d_out"]:
         return _positions(outputs)[:, :, None]
 
-    def weight_from_rows(self, rows: Float[Tensor, "*batch 1 d_out d_in"]) -> Tensor:
-        return rows.transpose(-1, -2).flatten(-3)
-
 
 class NormRows(RowForm):
     """The affine part of a norm layer: every feature is a block that scales one number."""
 
-    elementwise = True
+    structure = "diagonal"
 
     def __init__(self, normalise: Callable[[Tensor], Tensor], features: tuple[int, ...], channels_first: bool) -> None:
         self.normalise, self.features, self.channels_first = normalise, features, channels_first
@@ -102,41 +157,6 @@ class NormRows(RowForm):
         if self.channels_first:
             return outputs.flatten(2).transpose(1, 2)[..., None] if outputs.ndim > 2 else outputs[:, None, :, None]
         return outputs.reshape(len(outputs), -1, prod(self.features), 1)
-
-
-class FoldedRows(RowForm):
-    """A map inside an orbit average, which sees copies of every datum side by side: they become positions of that datum.
-
-    Args:
-        form: Of the map on its own.
-        fold: Copies of each datum in a batch.
-    """
-
-    def __init__(self, form: RowForm, fold: int) -> None:
-        self.form, self.fold, self.copies = form, fold, fold * form.copies
-        self.one_hot_inputs, self.elementwise = form.one_hot_inputs, form.elementwise
-
-    @property
-    def arrangements(self) -> Int[Tensor, "g d_in"] | None:
-        return self.form.arrangements
-
-    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
-        return self._folded(self.form.input_rows(inputs))
-
-    def distinct_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d"]:
-        return self._folded(self.form.distinct_rows(inputs))
-
-    def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
-        return self._folded(self.form.output_rows(outputs))
-
-    def weight_from_rows(self, rows: Float[Tensor, "*batch block d_out d_in"]) -> Tensor:
-        return self.form.weight_from_rows(rows)
-
-    def bias_from_rows(self, rows: Float[Tensor, "*batch block d_out"]) -> Float[Tensor, "*batch p"]:
-        return self.form.bias_from_rows(rows)
-
-    def _folded(self, rows: Float[Tensor, "m s block d"]) -> Float[Tensor, "n s2 block d"]:
-        return rows.unflatten(0, (-1, self.fold)).flatten(1, 2)
 
 
 #: The layers that are known, and the methods by which a subclass may compute something else.
@@ -187,11 +207,66 @@ def row_form(module: nn.Module) -> RowForm | None:
             return None
 
 
-#: The maps inside attention that `attention_forward` shows: name, weight, bias.
-ATTENTION_MAPS = (("in_proj", "in_proj_weight", "in_proj_bias"), ("out_proj", "out_proj.weight", "out_proj.bias"))
+@dataclass(frozen=True)
+class InnerMap:
+    """A linear map as a module has it: the names of its tensors, and of the part that it is about."""
+
+    #: Inside the module; empty where the map is the module.
+    name: str
+    form: RowForm
+    weight: str
+    #: Empty where there is none.
+    bias: str
+    #: The part of the module whose inputs and outputs these are; empty for the module itself.
+    part: str = ""
 
 
-def shows_attention(module: nn.Module) -> bool:
+def maps_inside(module: nn.Module) -> Iterator[InnerMap]:
+    """The linear maps of a module that are its own, and not those of its children."""
+    if _shows_attention(module):
+        yield InnerMap("in_proj", LinearRows(), "in_proj_weight", "in_proj_bias", "in_proj")
+        yield InnerMap("out_proj", LinearRows(), "out_proj.weight", "out_proj.bias", "out_proj")
+    elif (form := row_form(module)) is not None:
+        yield InnerMap("", form, "weight", "bias")
+    if isinstance(module, Shaped):
+        yield from (InnerMap(tensor, form, tensor, "") for tensor, form in module.shape_rows().items())
+
+
+def uncalled(module: nn.Module) -> tuple[str, ...]:
+    """The children whose weights a module uses without calling them."""
+    return ("out_proj",) if isinstance(module, nn.MultiheadAttention) else ()
+
+
+def captured_forward(module: nn.Module, show: Show, name: str) -> Callable[..., Any] | None:
+    """A forward pass to replace a module's own while it is captured; None where its own will do.
+
+    It gives the same, and shows maps that are no modules, or is cheaper to differentiate.
+    """
+    if _shows_attention(module):
+        return attention_forward(cast(nn.MultiheadAttention, module), show, name)
+    form = row_form(module)
+    return form.forward if isinstance(form, ConvRows) and form.module.padding_mode == "circular" else None
+
+
+def padding_row(module: nn.Module) -> int | None:
+    """The row of an embedding's trainable weight that torch never gives a gradient; None where all have one."""
+    return module.padding_idx if isinstance(module, nn.Embedding) and module.weight.requires_grad else None
+
+
+def has_convolution(model: nn.Module) -> bool:
+    """Whether a model has a convolution anywhere, of torch or as a path."""
+    return any(
+        isinstance(module, nn.modules.conv._ConvNd) or (isinstance(module, RowForm) and module.convolves)
+        for module in model.modules()
+    )
+
+
+def mixes_data(model: nn.Module) -> bool:
+    """Whether data of a batch see each other as a model is now: in a batch norm that trains."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules())
+
+
+def _shows_attention(module: nn.Module) -> bool:
     """Whether `attention_forward` does what a module does."""
     return torch_layer(module) is nn.MultiheadAttention and cast(nn.MultiheadAttention, module)._qkv_same_embed_dim
 
