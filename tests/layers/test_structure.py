@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from symbayes.groups.actions import symmetric
 from symbayes.groups.grids import p4
+from symbayes.groups.permutation import symmetric
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
