@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from papers.demos import groups, sequences
 from papers.figures import commands as pictures
 from papers.figures import estimators
-from symbayes.cli import demo, quadrant, terminal
+from symbayes.cli import demo, quadrant
 from symbayes.cli.app import app
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
@@ -95,17 +95,6 @@ def test_what_is_wrong_is_said(words, message, tmp_path, monkeypatch):
     result = invoke(*words)
     assert result.exit_code == 2
     assert message in " ".join(result.output.replace("│", " ").split())
-
-
-def test_tables_are_printed_whole_however_narrow_the_terminal(capsys):
-    cells = [f"0.123 (0.45{index})" for index in range(9)]
-    terminal.print_markdown(f"Above.\n\n| name of a row | {' | '.join('heading' * 2 for _ in cells)} |\n{'|---' * 10}|\n"
-                            f"| F-FC+CONV | {' | '.join(cells)} |\n| CONV |{'  |' * 9}\n\nBelow.\n")  # fmt: skip
-    said = capsys.readouterr().out
-    assert "F-FC+CONV" in said
-    assert "headingheading" in said
-    assert all(f"(0.45{index})" in said for index in range(9))
-    assert said.index("Above.") < said.index("CONV") < said.index("Below.")
 
 
 def test_the_gallery_says_which_pictures_it_drew(tmp_path, monkeypatch):

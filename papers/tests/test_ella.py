@@ -146,11 +146,11 @@ def test_photographs_are_augmented_and_digits_are_not(generator, tmp_path, monke
 def test_the_paper_stands_beside_ours():
     paper = PAPERS["table2"]
     runs = [a_run("table2", accuracy=0.83), a_run("table2", seed=1, accuracy=0.85)]
-    line = next(line for line in paper.markdown(runs).splitlines() if line.startswith("| F-FC+CONV"))
+    line = next(line for line in paper.table(runs).markdown().splitlines() if line.startswith("| F-FC+CONV"))
     assert line.startswith("| F-FC+CONV | θ | 1.8 M | – / 7 | – (1.343) | – (81.61) | 0.500 ± 0.000 (0.468) |")
     assert line.endswith("| 84.00 ± 1.41 (83.92) | 1.250 ± 0.000 (1.277) |")
-    assert "Not run yet: FC by MAP; FC by evidence; CONV by MAP" in paper.markdown(runs)
-    assert "Trained on 50,000 images for 7 epochs, width 10. Log evidence by KFAC." in paper.markdown(runs)
+    assert "Not run yet: FC by MAP; FC by evidence; CONV by MAP" in paper.table(runs).markdown()
+    assert "Trained on 50,000 images for 7 epochs, width 10. Log evidence by KFAC." in paper.table(runs).markdown()
     more = paper.more(runs)
     assert "| 6 | 1e+06 | 1e+06 | 90.0, γ 60.2 | 10.0, γ 1,500.0 | F-FC (F-FC) | factored 60.2 | 1.18 | 16.7 |" in more
     assert "| F-FC+CONV by evidence | 50,000 | 1 | 7 | 85.00 | 0.500 | 1.250 | 0.300 | 1.5 | – |" in more
@@ -165,7 +165,7 @@ def test_tensors_that_break_a_symmetry_are_named_and_a_bias_of_one_cell_is_not()
 
 def test_gamma_stands_beside_every_share_of_table_3():
     runs = [a_run("table3", "mixed", task="rotated-mnist", seed=seed) for seed in (0, 1)]
-    line = next(line for line in PAPERS["table3"].markdown(runs).splitlines() if line.startswith("| rotated MNIST"))
+    line = next(line for line in PAPERS["table3"].table(runs).markdown().splitlines() if line.startswith("| rotated MNIST"))
     assert "| 90.0 (90–90), γ 482.0 [8 (0–20)] |" in line
     assert "γ 60.2 | 1,500 | 1,500" in PAPERS["table3"].pictures(runs)["table3_choices"]
 
@@ -177,13 +177,13 @@ def test_trials_on_fewer_images_or_for_fewer_epochs_do_not_enter_the_table():
         a_run("table2", accuracy=0.6, seed=1, epochs=2),
         a_run("table2", accuracy=0.6, seed=2, epochs=70, settings={"width": 1}),
     ]
-    assert "84.00 (83.92)" in PAPERS["table2"].markdown(sorted(runs, key=PAPERS["table2"].key))
-    assert "50.00" in PAPERS["table2"].markdown(runs[:1])
+    assert "84.00 (83.92)" in PAPERS["table2"].table(sorted(runs, key=PAPERS["table2"].key)).markdown()
+    assert "50.00" in PAPERS["table2"].table(runs[:1]).markdown()
 
 
 def test_what_was_learned_is_that_of_a_run_in_the_table():
     runs = [a_run("table2", accuracy=0.5, epochs=2), a_run("table2", seed=1, accuracy=0.84)]
-    assert "84.00 (83.92)" in PAPERS["table2"].markdown(runs)
+    assert "84.00 (83.92)" in PAPERS["table2"].table(runs).markdown()
     assert "What F-FC+CONV by evidence learned (seed 1)" in PAPERS["table2"].more(runs)
     assert "test 84.0 %" in PAPERS["table2"].pictures(runs)["table2_choices"]
 
@@ -211,7 +211,7 @@ def test_of_several_seeds_what_was_learned_is_that_of_most_evidence():
 
 
 def test_a_table_without_runs_says_so():
-    assert "– (98.86)" in PAPERS["table1"].markdown([])
+    assert "– (98.86)" in PAPERS["table1"].table([]).markdown()
     assert PAPERS["table1"].more([]) == ""
     assert PAPERS["table1"].pictures([]) == {}
 

@@ -15,7 +15,8 @@ from papers import tables as papers
 from papers.ella import rows as ella
 from papers.ella.recipes import Recipe
 from papers.filters import rows as filter_vi
-from papers.rows import Options, spread
+from papers.reproduce import print_table
+from papers.rows import Options, TextTable, spread
 from papers.runs import FIGURES, differences, finish, merged, read_run, read_runs, run_folder, start
 from papers.tables import PAPERS, assemble, collect, results_page
 from symbayes.cli.app import app
@@ -238,7 +239,7 @@ def test_damaged_files_of_figures_are_read_or_refused(out, tmp_path):
             found = read_run(tmp_path, papers.PAPERS["filters"])
         except ValueError:
             continue
-        assert papers.PAPERS["filters"].markdown([found])
+        assert papers.PAPERS["filters"].table([found]).markdown()
 
 
 def test_a_run_that_begins_is_no_longer_finished(tmp_path):
@@ -263,6 +264,26 @@ def test_the_commit_is_that_of_the_checkout(tmp_path):
 def test_several_seeds_are_a_mean_and_a_deviation():
     assert spread([1.0], 2) == "1.00"
     assert spread([1.0, 3.0], 1) == "2.0 ± 1.4"
+
+
+def test_tables_are_printed_whole_however_narrow_the_terminal(capsys):
+    cells = [f"0.123 (0.45{index})" for index in range(9)]
+    headings = ["name of a row", *("heading" * 2 for _ in cells)]
+    print_table(TextTable(headings, [["F-FC+CONV", *cells], ["[CONV]", *[""] * 9]], ["Below, [as it is]."], best=[1, 2]))
+    said = capsys.readouterr().out
+    assert "F-FC+CONV" in said
+    assert "headingheading" in said
+    assert all(f"(0.45{index})" in said for index in range(9))
+    assert said.index("[CONV]") < said.index("Below, [as it is].")
+
+
+def test_a_table_is_written_as_markdown():
+    table = TextTable(["a", "b"], [["1", "2"], ["3", "4"]], ["Below."], best=[1, 0])
+    assert table.markdown() == "| a | b |\n| --- | --- |\n| 1 | **2** |\n| **3** | 4 |\n\nBelow.\n"
+    with pytest.raises(ValueError, match="a cell for each of 2 columns, got 1"):
+        TextTable(["a", "b"], [["1"]])
+    with pytest.raises(ValueError, match="a column for each of 1 rows, got 2"):
+        TextTable(["a", "b"], [["1", "2"]], best=[0, 1])
 
 
 def test_the_page_of_results_is_that_of_the_figures_beside_it():
