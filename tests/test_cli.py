@@ -3,6 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
+from papers.__main__ import app as papers
 from papers.demos import groups, sequences
 from papers.figures import commands as pictures
 from papers.figures import estimators
@@ -12,27 +13,30 @@ from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from tests.small import load_few
 
-INVARIANCE = ("reproduce", "invariance", "--data", "nowhere", "--out", "rows", "--task")
+INVARIANCE = ("papers", "invariance", "--data", "nowhere", "--out", "rows", "--task")
 
 
 def invoke(*words):
-    return CliRunner().invoke(app, list(words))
+    """A command of the library, or after the word papers one of theirs."""
+    command, words = (papers, words[1:]) if words[0] == "papers" else (app, words)
+    return CliRunner().invoke(command, list(words))
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("which", "words"),
     [
         ((), ("F-FC+CONV", "digit and", "log evidence", "What F-FC+CONV learned on: digit", "left;")),
-        (("--groups",), ("GCONV", "upright", "turned", "What F-FC+CONV+GCONV learned on: shifted")),
-        (("--sets",), ("ORBIT", "largest", "What FC+ORBIT learned on")),
-        (("--sequences",), ("F-FC+CONV", "motif", "What F-FC+CONV learned on: motif and quarter")),
+        (("groups",), ("GCONV", "upright", "turned", "What F-FC+CONV+GCONV learned on: shifted")),
+        (("sets",), ("ORBIT", "largest", "What FC+ORBIT learned on")),
+        (("sequences",), ("F-FC+CONV", "motif", "What F-FC+CONV learned on: motif and quarter")),
     ],
 )
-def test_a_demo_prints_the_table_of_the_paper_and_writes_a_page(flags, words, tmp_path, monkeypatch):
+def test_a_demo_prints_the_table_of_the_paper_and_writes_a_page(which, words, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "run_study", _in_this_process)
     for study in (quadrant, groups, sequences):
         monkeypatch.setattr(study, "load", load_few)
-    result = invoke("demo", *flags, "--epochs", "1", "--width", "1", "--out", str(tmp_path / "report.html"))
+    command = ("papers", "demo", *which) if which else ("demo",)
+    result = invoke(*command, "--epochs", "1", "--width", "1", "--out", str(tmp_path / "report.html"))
     assert result.exit_code == 0, result.output
     for word in words:
         assert word in result.output
@@ -66,12 +70,9 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
     ("words", "message"),
     [
         (("report", "nowhere"), "must hold result.json"),
-        (("demo", "--groups", "--sets"), "--groups and --sets are different demos: give one of them"),
-        (("demo", "--images", "300"), "--images is an option of --invariance"),
-        (
-            ("reproduce", "table9", "--task", "mnist", "--data", "x", "--out", "y"),
-            "There are table1, table2, table3, invariance, filters, conserved to reproduce, got 'table9'",
-        ),
+        (("papers", "demo", "rotations"), "There are groups, sets, sequences, elbo, invariance, frequency, conserved to"),
+        (("papers", "demo", "sets", "--images", "300"), "--images is an option of invariance"),
+        (("papers", "table9", "--task", "mnist", "--data", "x", "--out", "y"), "No such command 'table9'"),
         (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, elbo, map"),
         (("fit", "digits", "--out", "x"), "There is no task 'digits'; there are placed-digits"),
         (("fit", "mnist", "--data", "nowhere", "--out", "x"), "'mnist' needs the file"),
@@ -83,11 +84,11 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
             "sizes must be whole numbers, with commas between them; got 'many'",
         ),
         ((*INVARIANCE, "upright-digits", "--versions", "bent"), "versions must be among plain"),
-        (("reproduce", "table1"), "Task 'digit-mnist' is read from files"),
-        (("reproduce", "table1", "--seeds", "0,x"), "seeds must be whole numbers, with commas between them; got 'x'"),
-        (("reproduce", "table1", "--device", "abacus"), "device must be one that torch can compute on here"),
-        (("reproduce", "table2", "--rows", "conv,deep"), "rows must be among fc, conv, fc+conv"),
-        (("reproduce", "table3", "--starts", "small"), "table3 has no starts, only rows, methods, sizes, seeds"),
+        (("papers", "table1"), "Task 'digit-mnist' is read from files"),
+        (("papers", "table1", "--seeds", "0,x"), "seeds must be whole numbers, with commas between them; got 'x'"),
+        (("papers", "table1", "--device", "abacus"), "device must be one that torch can compute on here"),
+        (("papers", "table2", "--rows", "conv,deep"), "rows must be among fc, conv, fc+conv"),
+        (("papers", "table3", "--starts", "small"), "table3 has no starts, only rows, methods, sizes, seeds"),
     ],
 )
 def test_what_is_wrong_is_said(words, message, tmp_path, monkeypatch):
@@ -99,14 +100,14 @@ def test_what_is_wrong_is_said(words, message, tmp_path, monkeypatch):
 
 def test_the_gallery_says_which_pictures_it_drew(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "draw_gallery", lambda out, progress: progress(1.0, "done") or [out / "translation.svg"])
-    result = invoke("gallery", "--out", str(tmp_path))
+    result = invoke("papers", "gallery", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     assert "translation.svg" in result.output.replace("\n", "")
 
 
 def test_illustrations_say_which_pictures_they_drew(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "draw_illustrations", lambda out, progress: progress(1.0, "done") or [out / "toy.svg"])
-    result = invoke("illustrate", "--out", str(tmp_path))
+    result = invoke("papers", "illustrate", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     assert "toy.svg" in result.output.replace("\n", "")
 
@@ -114,7 +115,7 @@ def test_illustrations_say_which_pictures_they_drew(tmp_path, monkeypatch):
 def test_estimators_are_set_beside_the_full_ggn(monkeypatch):
     monkeypatch.setattr(estimators, "NETWORKS", (("conv",),))
     monkeypatch.setattr(estimators, "RULES", (Ggn(), Kfac()))
-    result = invoke("estimators", "--data", "30", "--epochs", "1")
+    result = invoke("papers", "estimators", "--data", "30", "--epochs", "1")
     assert result.exit_code == 0, result.output
     assert "exact GGN" in result.output
     assert "(×1.00)" in result.output

@@ -9,13 +9,13 @@ import torch
 from typer.testing import CliRunner
 
 import symbayes as sb
+from papers.__main__ import app
 from papers.ella import rows as ella
 from papers.ella.published import CHOICES, PRECISIONS, SHARES
 from papers.ella.recipes import METHODS, recipe
 from papers.ella.rows import NETWORKS, TABLES, TASKS
 from papers.ella.table import PAPERS
 from papers.rows import Options
-from symbayes.cli.app import app
 from symbayes.data import files as checksums
 from symbayes.data.augment import FlipCrop
 from symbayes.data.task import Task
@@ -87,7 +87,7 @@ def test_every_figure_of_the_paper_belongs_to_a_row():
 def test_a_row_is_run_from_the_command_line(method, data, tmp_path):
     out = tmp_path / "runs"
     words = ("--data", data, "--out", out, "--width", "1", "--epochs", "2", "--methods", method)
-    result = invoke("reproduce", "table1", *words, "--rows", "f-fc+conv", "--task", "quadrant-mnist", "--commit", "abc")
+    result = invoke("table1", *words, "--rows", "f-fc+conv", "--task", "quadrant-mnist", "--commit", "abc")
     assert result.exit_code == 0, result.output
     folder = out / f"quadrant-mnist_f-fc+conv_{method}_all_0"
     assert {"figures.json", "history.jsonl", "weights.safetensors", "report.html", "result.json"} <= {
@@ -109,7 +109,7 @@ def test_a_row_is_run_from_the_command_line(method, data, tmp_path):
 def test_three_paths_and_several_seeds_make_a_table(data, tmp_path):
     out = tmp_path / "runs"
     words = ("--data", data, "--out", out, "--width", "1", "--epochs", "1", "--methods", "evidence", "--seeds", "0,1")
-    result = invoke("reproduce", "table3", *words, "--rows", "mnist32", "--sizes", "20")
+    result = invoke("table3", *words, "--rows", "mnist32", "--sizes", "20")
     assert result.exit_code == 0, result.output
     line = next(line for line in (out / "table3.md").read_text().splitlines() if line.startswith("| MNIST |"))
     assert "± " in line
@@ -120,7 +120,7 @@ def test_three_paths_and_several_seeds_make_a_table(data, tmp_path):
 def test_large_networks_leave_their_weights_out(data, tmp_path, monkeypatch):
     monkeypatch.setattr(ella, "LARGEST_SAVED", 10)
     words = ("--data", data, "--out", tmp_path, "--width", "1", "--epochs", "1", "--methods", "map", "--rows", "conv")
-    assert invoke("reproduce", "table1", *words, "--task", "digit-mnist").exit_code == 0
+    assert invoke("table1", *words, "--task", "digit-mnist").exit_code == 0
     folder = tmp_path / "digit-mnist_conv_map_all_0"
     assert not (folder / "weights.safetensors").exists()
     assert (folder / "report.html").exists()

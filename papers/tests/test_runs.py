@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from papers import reproduce
 from papers import runs as provenance
 from papers import tables as papers
+from papers.__main__ import app
 from papers.ella import rows as ella
 from papers.ella.recipes import Recipe
 from papers.filters import rows as filter_vi
@@ -19,10 +20,9 @@ from papers.reproduce import print_table
 from papers.rows import Options, TextTable, spread
 from papers.runs import FIGURES, differences, finish, merged, read_run, read_runs, run_folder, start
 from papers.tables import PAPERS, assemble, collect, results_page
-from symbayes.cli.app import app
 from tests.damage import damaged
 
-FILTERS = ("reproduce", "filters", "--methods", "likelihood", "--versions", "plain", "--sizes", "30", "--samples", "2")
+FILTERS = ("filters", "--methods", "likelihood", "--versions", "plain", "--sizes", "30", "--samples", "2")
 SHORT = (*FILTERS, "--epochs", "1", "--width", "4", "--starts", "small,turned")
 
 
@@ -47,7 +47,7 @@ def test_every_row_leaves_a_folder_with_its_figures(out):
     found = json.loads((out / folders(out)[0] / FIGURES).read_text())
     assert found["commit"] == "abc1234"
     assert found["asked"] == {"samples": 2, "epochs": 1, "width": 4}
-    assert "symbayes reproduce filters --task upright-digits --versions plain --sizes 30" in found["command"]
+    assert "python -m papers filters --task upright-digits --versions plain --sizes 30" in found["command"]
     assert len(json.loads((out / "filters.json").read_text())) == 2
 
 
@@ -123,7 +123,7 @@ def test_a_folder_of_runs_that_is_none_is_refused(tmp_path):
     result = invoke(*SHORT, "--out", tmp_path / "file")
     assert result.exit_code == 2
     assert "File exists" in result.output
-    result = invoke("reproduce", "filters", "--out", tmp_path / "nowhere", "--collect", tmp_path / "docs")
+    result = invoke("filters", "--out", tmp_path / "nowhere", "--collect", tmp_path / "docs")
     assert result.exit_code == 2
     assert "must be a folder of runs" in result.output
     assert not (tmp_path / "docs").exists()
@@ -137,7 +137,7 @@ def test_a_file_of_earlier_figures_that_is_something_else_is_refused(content, tm
 
 
 def test_a_row_that_fails_leaves_the_others_alone(out, tmp_path):
-    words = ("reproduce", "filters", "--methods", "likelihood", "--versions", "plain", "--starts", "small", "--epochs", "1")
+    words = ("filters", "--methods", "likelihood", "--versions", "plain", "--starts", "small", "--epochs", "1")
     result = invoke(*words, "--samples", "2", "--sizes", "99999,20", "--out", tmp_path)
     assert result.exit_code == 1
     assert "A subset must have from 1 to 1400 training data" in result.output
@@ -166,7 +166,7 @@ def test_results_are_collected_beside_earlier_ones(out, tmp_path):
     another = tmp_path / "other"
     start(another / "row")
     finish(another / "row", {**runs[0], "seed": 7})
-    result = invoke("reproduce", "filters", "--out", another, "--collect", tmp_path)
+    result = invoke("filters", "--out", another, "--collect", tmp_path)
     assert result.exit_code == 0, result.output
     assert len(json.loads((tmp_path / "results" / "filters.json").read_text())) == 3
     page = (tmp_path / "results.md").read_text()
@@ -201,7 +201,7 @@ def test_damaged_figures_are_named_and_left_out(kind, out, tmp_path):
     for name, figures in (("whole", found | {"seed": 5}), ("wrong", DAMAGED[kind](found))):
         start(tmp_path / "runs" / name)
         (tmp_path / "runs" / name / FIGURES).write_text(json.dumps(figures))
-    result = invoke("reproduce", "filters", "--out", tmp_path / "runs", "--collect", tmp_path / "docs")
+    result = invoke("filters", "--out", tmp_path / "runs", "--collect", tmp_path / "docs")
     assert result.exit_code == 0, result.output
     said = result.output.replace("\n", "")
     assert f"{tmp_path / 'runs' / 'wrong' / FIGURES} is damaged, or of another experiment" in said
@@ -213,7 +213,7 @@ def test_earlier_figures_that_are_damaged_stop_a_collection_before_it_writes(con
     kept = tmp_path / "results" / "table1.json"
     kept.parent.mkdir()
     kept.write_text(content)
-    result = invoke("reproduce", "filters", "--out", out, "--collect", tmp_path)
+    result = invoke("filters", "--out", out, "--collect", tmp_path)
     assert result.exit_code == 2
     assert "must hold the figures of earlier runs; it is damaged" in " ".join(result.output.replace("│", " ").split())
     assert [path.name for path in kept.parent.iterdir()] == ["table1.json"]
@@ -225,7 +225,7 @@ def test_runs_that_do_not_go_together_are_refused_in_a_sentence(out, tmp_path, m
         raise KeyError("rotation")
 
     monkeypatch.setitem(papers.PAPERS, "filters", replace(papers.PAPERS["filters"], pictures=mixed))
-    result = invoke("reproduce", "filters", "--out", out, "--collect", tmp_path)
+    result = invoke("filters", "--out", out, "--collect", tmp_path)
     assert result.exit_code == 2
     assert "do not make one table with its pictures (KeyError: 'rotation')" in " ".join(result.output.replace("│", " ").split())
     assert not (tmp_path / "results").exists()

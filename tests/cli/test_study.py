@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from papers.demos import groups
-from symbayes.cli import demo, quadrant
+from papers.demos.command import DEMOS
+from symbayes.cli import quadrant
 from symbayes.cli.study import Cell, Outcome, accuracy_table, broken_words, page_runs, run_study
 from tests.small import load_few
 
@@ -46,10 +47,10 @@ def test_the_table_of_quadrants_is_that_of_the_paper(monkeypatch):
     assert table["outcome"].endswith(f": {expected}.")
 
 
-@pytest.mark.parametrize("name", demo._DEMOS)
-def test_introductions_say_what_is_expected_and_not_what_comes_out(name):
+@pytest.mark.parametrize("make", [quadrant.study, *(make for make, _, _ in DEMOS.values())])
+def test_introductions_say_what_is_expected_and_not_what_comes_out(make):
     """Which is not known before training, and may be cut short."""
-    make, settings, _ = demo._DEMOS[name]
+    settings = {made: settings for made, settings, _ in DEMOS.values()}.get(make, quadrant.Settings)
     study = make(settings())
     said = f"{study.title}. {study.about}"
     assert "should" in said or "ought to" in said
