@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Generator, Tensor, nn
 
-from symbayes.groups.orbits import OutputOrbit, pair_orbits
-from symbayes.groups.permutation import Permutations, Points
+from symbayes.groups.orbits import OutputOrbit, Points, pair_orbits
+from symbayes.groups.permutation import Permutations
 from symbayes.layers.path import LinearMap, Path
 from symbayes.layers.tables import Tables
 
