@@ -4,17 +4,22 @@ BIN := .venv/bin
 # The peer of the benchmarks and what it needs, without the torchvision that its metadata asks for.
 PEERS := curvlinops-for-pytorch backpack-for-pytorch unfoldNd einconv linear_operator opt_einsum einops tqdm
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test test-all bench lint clean
 
 demo: .venv/installed
 	$(BIN)/symbayes demo --out report.html
 
+# The library. Its tests go to processes in runs of neighbours, which share what they train.
 test: .venv/installed lint
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# The library, and what is built on it: tables, demos and pictures of the papers.
+test-all: .venv/installed lint
+	$(BIN)/python -m pytest -n auto --dist worksteal tests papers/tests
 
 lint: .venv/installed
-	$(BIN)/ruff check symbayes papers tests benchmarks
-	$(BIN)/ruff format --check symbayes papers tests benchmarks
+	$(BIN)/ruff check conftest.py symbayes papers tests benchmarks
+	$(BIN)/ruff format --check conftest.py symbayes papers tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

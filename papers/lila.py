@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from papers.rows import Figures, Options, Paper, accuracy_words, check_names, spread, whole_numbers
+from papers.rows import Figures, Options, Paper, TextTable, accuracy_words, check_names, spread, whole_numbers
 from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.task import Task
@@ -132,19 +132,20 @@ def key(row: Figures) -> tuple[Any, ...]:
     return row["task"], list(VERSIONS).index(row["version"]), row["size"], METHODS.index(row["method"]), row["seed"]
 
 
-def markdown(found: Sequence[dict[str, Any]]) -> str:
+def table(found: Sequence[dict[str, Any]]) -> TextTable:
     """The rows as a table: test accuracy by method, mean and deviation over seeds, and what was learned."""
     places: dict[tuple[str, str, int], dict[str, list[dict[str, Any]]]] = {}
     for row in found:
         places.setdefault((row["task"], row["version"], row["size"]), {}).setdefault(row["method"], []).append(row)
-    lines = ["| data | images | " + " | ".join(_WORDS[m] for m in METHODS) + " | what was learned |", "|---" * 7 + "|"]
+    lines, best = [], []
     for (task, version, size), by_method in places.items():
         cells = [_accuracy(by_method[m]) if m in by_method else "" for m in METHODS]
-        best = max((_mean(by_method[m], "accuracy"), index) for index, m in enumerate(METHODS) if m in by_method)[1]
-        cells[best] = f"**{cells[best]}**"
+        place = [f"{task}, {version.replace('_', ' ')}", f"{size:,}"]
+        highest = max((_mean(by_method[m], "accuracy"), index) for index, m in enumerate(METHODS) if m in by_method)[1]
         learned = _extents(by_method["learned"]) if "learned" in by_method else ""
-        lines.append(f"| {task}, {version.replace('_', ' ')} | {size:,} | {' | '.join(cells)} | {learned} |")
-    return "\n".join(lines) + "\n"
+        lines.append([*place, *cells, learned])
+        best.append(len(place) + highest)
+    return TextTable(["data", "images", *(_WORDS[m] for m in METHODS), "what was learned"], lines, best=best)
 
 
 def _accuracy(runs: list[dict[str, Any]]) -> str:
@@ -186,6 +187,6 @@ PAPER = Paper(
     _rows,
     _run,
     key,
-    markdown,
+    table,
     accuracy_words,
 )

@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from papers.rows import Figures, Options, Paper, check_names, whole_numbers
+from papers.rows import Figures, Options, Paper, TextTable, check_names, whole_numbers
 from symbayes.dynamics.discover import discover
 from symbayes.dynamics.discovery import Discovery
 from symbayes.dynamics.observables import Quadratics, euclidean, unitary
@@ -209,22 +209,21 @@ def key(found: Figures) -> tuple[Any, ...]:
     return found["system"], found["pairs"], found["seed"], METHODS.index(found["method"])
 
 
-def markdown(found: Sequence[Figures]) -> str:
+def table(found: Sequence[Figures]) -> TextTable:
     """A line for each run; errors by draws of weights, and in brackets at their mean."""
     heading = ["system", "pairs", "model", "seed", "NLL / N", "KL / N", "−ELBO / N", *TESTS, "confirmed", "strengths"]
-    lines = ["| " + " | ".join(heading) + " |", "|---" * len(heading) + "|"]
+    lines = []
     for row in found:
         errors = [f"{row['errors'][name]['sampled']:.2g} ({row['errors'][name]['plug-in']:.2g})" for name in TESTS]
         strengths = " ".join(f"{value:.2g}" for value in row["singular_values"])
         terms = [f"{row[name]:.2f}" for name in ("nll", "kl", "negative_elbo")]
         count = f"{row['count']} of {row['truth']}" if row["method"] == LEARNED else "–"
-        cells = [row["system"], f"{row['pairs']:,}", row["method"], str(row["seed"]), *terms, *errors, count, strengths]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append([row["system"], f"{row['pairs']:,}", row["method"], str(row["seed"]), *terms, *errors, count, strengths])
     about = (
         "Errors: mean squares one step ahead, by draws of weights (and at their mean). Confirmed: how many of the quadratics "
         f"that were found hold on {confirmed_on(found)}, of those known to be conserved."
     )
-    return "\n".join(lines) + f"\n\n{about}\n"
+    return TextTable(heading, lines, [about])
 
 
 def confirmed_on(found: Sequence[Figures]) -> str:
@@ -253,7 +252,7 @@ PAPER = Paper(
     rows,
     run,
     key,
-    markdown,
+    table,
     _words,
     reads_files=False,
 )

@@ -5,21 +5,24 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import fields
+from dataclasses import fields, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from papers import runs as provenance
 from papers.data import check_files
-from papers.rows import Figures, Options, Paper
+from papers.rows import Figures, Options, Paper, TextTable
 from papers.runs import FAILED, differences, read_run, run_folder
 from papers.tables import PAPERS, assemble, collect, perform
-from symbayes.cli.terminal import check_folder, console, print_markdown, writing
+from symbayes.cli.terminal import check_folder, console, writing
 from symbayes.data.storage import DAMAGE, error_words
 from symbayes.dynamics.discover import check_device
 
@@ -177,5 +180,21 @@ def _show(paper: Paper, out: Path, tabulate: Callable[[], tuple[list[Figures], l
     for words in damaged:
         console.print(escape(words), highlight=False, soft_wrap=True)
     console.print(paper.title, style="bold")
-    print_markdown(paper.markdown(figures))
+    print_table(paper.table(figures))
     console.print(", ".join(str(path) for path in written), highlight=False, soft_wrap=True)
+
+
+def print_table(content: TextTable) -> None:
+    """A table and its notes; cells are broken between words, and never within them: it may be wider than the terminal."""
+    table, needed = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0)), 2
+    for index, column in enumerate(zip(content.headings, *content.rows, strict=True)):
+        parts = column if index == 0 else " ".join(column).split()
+        width = max(len(part) for part in parts)
+        table.add_column(escape(column[0]), no_wrap=index == 0, justify="right" if index else "left", min_width=width)
+        needed += width + 2
+    escaped = replace(content, rows=[[escape(cell) for cell in row] for row in content.rows])
+    for row in escaped.marked("[bold]", "[/]"):
+        table.add_row(*row)
+    Console(width=max(console.width, needed)).print(table, soft_wrap=needed > console.width)
+    for note in content.notes:
+        console.print(escape(note) + "\n", highlight=False)

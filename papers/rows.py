@@ -46,6 +46,45 @@ class Options:
 
 
 @dataclass(frozen=True)
+class TextTable:
+    """A table whose cells are written already, and paragraphs beneath it.
+
+    Args:
+        headings: Of the columns.
+        rows: A cell for each column.
+        notes: Paragraphs.
+        best: By row, the column to be set in bold; none when empty.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    best: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.headings):
+                raise ValueError(
+                    f"A row must have a cell for each of {len(self.headings)} columns, got {len(row)}: {list(row)}."
+                )
+        if self.best and len(self.best) != len(self.rows):
+            raise ValueError(f"best must name a column for each of {len(self.rows)} rows, got {len(self.best)}.")
+
+    def marked(self, before: str, after: str) -> list[list[str]]:
+        """The rows, with something around their best cells."""
+        rows = [list(row) for row in self.rows]
+        for row, column in zip(rows, self.best, strict=False):
+            row[column] = f"{before}{row[column]}{after}"
+        return rows
+
+    def markdown(self) -> str:
+        """As text for a file."""
+        lines = (self.headings, ["---"] * len(self.headings), *self.marked("**", "**"))
+        table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        return "\n".join([table, *(f"{note}\n" for note in self.notes)])
+
+
+@dataclass(frozen=True)
 class Paper:
     """An experiment of a paper. A row is a frozen dataclass with a `task` and whatever else tells runs apart.
 
@@ -56,9 +95,9 @@ class Paper:
         rows: The runs for given lists.
         run: One of them, from its data; it may leave more in the folder of the run.
         key: The order of rows, and what makes figures those of the same run.
-        markdown: The table, from all figures there are.
+        table: The table, from all figures there are.
         words: The figures of a run in a line.
-        more: What else there is to say, beneath the table in a file; markdown, too.
+        more: What else there is to say, beneath the table in a file, as markdown.
         pictures: By name, SVG from all figures there are.
         reads_files: Whether tasks are data sets, to be loaded by name.
         settings: How a row is trained now, as its figures say it: a run that was trained otherwise is another run.
@@ -70,7 +109,7 @@ class Paper:
     rows: Callable[[Mapping[str, Sequence[str]]], Iterator[Any]]
     run: Callable[[Any, Any, Options, Path], Figures]
     key: Callable[[Figures], tuple[Any, ...]]
-    markdown: Callable[[Sequence[Figures]], str]
+    table: Callable[[Sequence[Figures]], TextTable]
     words: Callable[[Figures], str]
     more: Callable[[Sequence[Figures]], str] = lambda found: ""
     pictures: Callable[[Sequence[Figures]], dict[str, str]] = lambda found: {}
@@ -89,7 +128,7 @@ class Paper:
             numbers = [number for part in rest for number in (part if isinstance(part, tuple) else (part,))]
             if not isinstance(first, int | str) or not all(isinstance(number, int) for number in numbers):
                 raise TypeError("sizes must be whole numbers")  # or runs could not be sorted
-            self.markdown([found])
+            self.table([found])
             self.more([found])
             self.words(found)
         except DAMAGE as error:

@@ -137,7 +137,7 @@ def tabulated(path: Path, paper: Paper, found: Sequence[Figures]) -> dict[Path, 
         ValueError: If runs do not go together, though each is whole.
     """
     try:
-        texts = {f"{path.stem}.md": "\n".join(filter(None, [paper.markdown(found), paper.more(found)]))}
+        texts = {f"{path.stem}.md": "\n".join(filter(None, [paper.table(found).markdown(), paper.more(found)]))}
         texts |= {f"{name}.svg": picture for name, picture in paper.pictures(found).items()}
     except DAMAGE as error:
         raise ValueError(

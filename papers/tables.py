@@ -80,7 +80,7 @@ def results_page(folder: Path, known: Mapping[str, Sequence[Figures]]) -> str:
         if what in known or path.is_file():
             figures = known[what] if what in known else merged(path, [], paper)
             drawn = [f"![{name}](results/{name}.svg)\n" for name in paper.pictures(figures)]
-            parts += [f"## {paper.title}\n", f"{paper.about}\n", paper.markdown(figures), *drawn]
+            parts += [f"## {paper.title}\n", f"{paper.about}\n", paper.table(figures).markdown(), *drawn]
             parts += [*filter(None, [paper.more(figures)]), _sources(figures)]
     return "\n".join(parts)
 

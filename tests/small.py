@@ -1,5 +1,6 @@
 """Tasks made small, and a likelihood that is none of the known ones, for tests of what is done with them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -9,8 +10,8 @@ from symbayes.data.task import Task
 from symbayes.likelihoods import Likelihood
 
 
-def load_few(name: str) -> Task:
-    """An embedded task with its first hundred data."""
+def load_few(name: str, load: Callable[[str], Task] = load) -> Task:
+    """A task with its first hundred data."""
     task = load(name)
     few = [(inputs[:100], targets[:100]) for inputs, targets in (task.train, task.test)]
     return replace(task, train=few[0], test=few[1])

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
-from symbayes.groups.actions import symmetric
+from symbayes.groups.permutation import symmetric
 from symbayes.groups.grids import p4
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.filters import FilterBank

@@ -17,7 +17,7 @@ from symbayes.cli.study import Cell, EachEpoch, Outcome, Study, model_table, run
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import as_source
 from symbayes.evidence.objective import Laplace
-from symbayes.groups.actions import symmetric
+from symbayes.groups.permutation import symmetric
 from symbayes.layers.dense import DensePath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer

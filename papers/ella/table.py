@@ -1,14 +1,14 @@
 """What is made of the rows of `ella`: tables in the paper's form with its figures beside ours, and what every block chose."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from papers.ella.pictures import PATH_NAMES, choices_picture
 from papers.ella.published import CHOICES, PRECISIONS, SHARES
 from papers.ella.recipes import METHODS
 from papers.ella.rows import NETWORKS, TABLES, TASKS, Table
-from papers.rows import Figures, Paper, spread
+from papers.rows import Figures, Paper, TextTable, spread
 from symbayes.training.symmetries import shares_over_layers
 from symbayes.training.verdicts import USED, breaking, with_tensors
 
@@ -81,17 +81,13 @@ def _place(table: Table, task: str, network: str, method: str) -> str:
     return f"{' on '.join([*name, *data])} by {_METHODS[method]}"
 
 
-def _lines(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in (headings, ["---"] * len(headings), *lines)) + "\n"
-
-
-def _table1(of: Cells) -> str:
+def _table1(of: Cells) -> TextTable:
     columns = [(network, method) for method in METHODS for network in of.table.networks]
     headings = ["test accuracy, %", *(f"{NETWORKS[network].name}, {_METHODS[method]}" for network, method in columns)]
-    return _lines(headings, [[TASKS[t], *(of.cell(t, *column, "accuracy") for column in columns)] for t in of.table.tasks])
+    return TextTable(headings, [[TASKS[t], *(of.cell(t, *column, "accuracy") for column in columns)] for t in of.table.tasks])
 
 
-def _table2(of: Cells) -> str:
+def _table2(of: Cells) -> TextTable:
     lines = []
     for task in of.table.tasks:
         for name in of.table.networks:
@@ -99,10 +95,10 @@ def _table2(of: Cells) -> str:
             size = " / ".join(f"{value / 1e6:.1f} M" for value in sizes) or _NOTHING
             figures = [of.cell(task, name, *column) for column in _COLUMNS.values()]
             lines.append([NETWORKS[name].name, NETWORKS[name].prior, size, of.epochs(task, name), *figures])
-    return _lines(["layer", "prior on", "parameters", _EPOCHS, *_COLUMNS], lines)
+    return TextTable(["layer", "prior on", "parameters", _EPOCHS, *_COLUMNS], lines)
 
 
-def _table3(of: Cells) -> str:
+def _table3(of: Cells) -> TextTable:
     (network,) = of.table.networks
     paths, lines = NETWORKS[network].paths, []
     for task in of.table.tasks:
@@ -111,7 +107,7 @@ def _table3(of: Cells) -> str:
         shares = [f"{over.get(path, _NOTHING)} [{printed}]" for path, printed in zip(paths, SHARES[task], strict=True)]
         figures = [of.cell(task, network, *column) for column in _COLUMNS.values()]
         lines.append([TASKS[task], of.epochs(task, network), *figures, *shares])
-    return _lines(["data", _EPOCHS, *_COLUMNS, *(f"{PATH_NAMES[path]}, % [paper]" for path in paths)], lines)
+    return TextTable(["data", _EPOCHS, *_COLUMNS, *(f"{PATH_NAMES[path]}, % [paper]" for path in paths)], lines)
 
 
 def _every_run(table: Table, found: Sequence[Figures]) -> str:
@@ -131,7 +127,7 @@ def _every_run(table: Table, found: Sequence[Figures]) -> str:
         ]
         for row in found
     ]
-    return _lines(headings, lines)
+    return TextTable(headings, lines).markdown()
 
 
 def chosen(table: Table, found: Sequence[Figures]) -> list[Figures]:
@@ -170,7 +166,7 @@ def _choices(table: Table, found: Sequence[Figures]) -> str:
         headings += ["largest share (paper's)" if theirs else "largest share", "tensors that break a symmetry, γ"]
         headings += [f"paper's δ {name}" for name in names if printed]
         title = _place(table, run["task"], run["network"], run["method"])
-        parts.append(f"What {title} learned (seed {run['seed']}):\n\n{_lines(headings, lines)}")
+        parts.append(f"What {title} learned (seed {run['seed']}):\n\n{TextTable(headings, lines).markdown()}")
     if not parts:
         return ""
     about = (
@@ -180,7 +176,7 @@ def _choices(table: Table, found: Sequence[Figures]) -> str:
     return "\n".join([f"{about}\n", *parts])
 
 
-def markdown(table: Table, form: Callable[[Cells], str], found: Sequence[Figures]) -> str:
+def in_form(table: Table, form: Callable[[Cells], TextTable], found: Sequence[Figures]) -> TextTable:
     """The table, and what is missing from it."""
     of = cells(table, found)
     about = "Ours, as mean ± standard deviation where there are several seeds; in brackets the paper's."
@@ -189,10 +185,8 @@ def markdown(table: Table, form: Callable[[Cells], str], found: Sequence[Figures
         images, epochs = (_values(row[what] for row in shown) for what in ("images", "epochs"))
         about += f" Trained on {images} images for {epochs} epochs, width {_values(row['settings']['width'] for row in shown)}."
         about += f" Log evidence by {' or '.join(sorted({row['estimator'] for row in shown}))}."
-    parts = [form(of), about + "\n"]
-    if of.missing:
-        parts.append(f"Not run yet: {'; '.join(of.missing)}.\n")
-    return "\n".join(parts)
+    missing = [f"Not run yet: {'; '.join(of.missing)}."] if of.missing else []
+    return replace(form(of), notes=[about, *missing])
 
 
 def _values(values: Iterable[int]) -> str:
@@ -220,7 +214,7 @@ def words(found: Figures) -> str:
     return f"{figures}, {found['seconds']:.0f} s"
 
 
-def _paper(name: str, title: str, about: str, form: Callable[[Cells], str]) -> Paper:
+def _paper(name: str, title: str, about: str, form: Callable[[Cells], TextTable]) -> Paper:
     table = TABLES[name]
     return Paper(
         title,
@@ -229,7 +223,7 @@ def _paper(name: str, title: str, about: str, form: Callable[[Cells], str]) -> P
         table.rows,
         table.run,
         table.key,
-        lambda found: markdown(table, form, found),
+        lambda found: in_form(table, form, found),
         words,
         lambda found: more(table, found),
         lambda found: pictures(table, found),

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
-from symbayes.groups.actions import board
 from symbayes.groups.grids import p4
+from symbayes.groups.permutation import board
 from symbayes.layers.dense import DensePath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool
 from symbayes.layers.orbit import OrbitPath

@@ -7,7 +7,7 @@ import torch
 
 from papers.filters.pictures import picture
 from papers.filters.rows import LARGEST, LISTS, VERSIONS, group, key, rows, run, settings_of
-from papers.rows import Figures, Paper, accuracy_words, spread
+from papers.rows import Figures, Paper, TextTable, accuracy_words, spread
 from symbayes.data.transform import Spread
 from symbayes.invariance.extents import Extents
 
@@ -38,7 +38,7 @@ def chosen(found: Sequence[Figures]) -> list[Figures]:
     return list(best.values())
 
 
-def markdown(found: Sequence[Figures]) -> str:
+def table(found: Sequence[Figures]) -> TextTable:
     """The rows as a table, a line for each data set and number of images; figures of several seeds are side by side.
 
     By the bound, of the start that counts, which is named; by maximum likelihood, of every start.
@@ -47,7 +47,7 @@ def markdown(found: Sequence[Figures]) -> str:
     for row in chosen(found):
         places.setdefault((row["task"], row["version"], row["size"]), []).append(row)
     heading = ["data", "images", "start", "turns", "shifts", "scales", "log evidence ≥", "test accuracy (plug-in)"]
-    lines = ["| " + " | ".join([*heading, "by maximum likelihood"]) + " |", "|---" * 9 + "|"]
+    lines = []
     for (task, version, size), runs in places.items():
         cells = [" / ".join(dict.fromkeys(run["start"] for run in runs))]
         cells += [" / ".join(f"{run['extents'][name]:.{digits}f} {unit}" for run in runs) for name, digits, unit in _UNITS]
@@ -55,8 +55,8 @@ def markdown(found: Sequence[Figures]) -> str:
         cells.append(f"{_percent(runs, 'accuracy')} ({_percent(runs, 'plug_in_accuracy')})")
         place = {"task": task, "version": version, "size": size, "method": "likelihood"}
         cells.append("; ".join(_fitted(row) for row in found if place.items() <= row.items()))
-        lines.append(f"| {task}, {done(task, version)} | {size:,} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append([f"{task}, {done(task, version)}", f"{size:,}", *cells])
+    return TextTable([*heading, "by maximum likelihood"], lines)
 
 
 def _fitted(row: Figures) -> str:
@@ -109,7 +109,7 @@ PAPER = Paper(
     rows,
     run,
     key,
-    markdown,
+    table,
     accuracy_words,
     pictures=pictures,
     settings=lambda row, options: {"settings": settings_of(row, options).described()},

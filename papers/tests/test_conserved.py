@@ -6,12 +6,13 @@ import pytest
 from typer.testing import CliRunner
 
 from papers import noether
+from papers.__main__ import app
+from papers.demos.command import DEMOS
 from papers.demos.conserved import Settings, study
 from symbayes.cli import demo
-from symbayes.cli.app import app
 from symbayes.dynamics.search import Search
 from symbayes.dynamics.systems import TESTS, Start
-from symbayes.dynamics.trajectories import save_csv, simulate
+from symbayes.dynamics.trajectories import simulate
 from symbayes.report.page import number
 
 QUICK = Search(quantities=2, width=6, hidden=1, samples=2, final_samples=2, updates=2)
@@ -56,8 +57,8 @@ def test_the_demo_runs_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.setattr(
         demo, "run_study", lambda study, progress: [study.work(cell, lambda record: None) for cell in study.cells]
     )
-    monkeypatch.setitem(demo._DEMOS, "conserved", (study, lambda **given: Settings(systems=("oscillator",), **given), ""))
-    result = invoke("demo", "--conserved", "--epochs", "1", "--width", "5", "--out", str(tmp_path / "report.html"))
+    monkeypatch.setitem(DEMOS, "conserved", (study, lambda **given: Settings(systems=("oscillator",), **given), ""))
+    result = invoke("demo", "conserved", "--epochs", "1", "--width", "5", "--out", str(tmp_path / "report.html"))
     assert result.exit_code == 0, result.output
     assert "learned symmetries" in result.output
     assert "conserved quantit" in (tmp_path / "report.html").read_text()
@@ -65,14 +66,14 @@ def test_the_demo_runs_from_the_command_line(tmp_path, monkeypatch):
 
 def test_rows_of_the_paper_are_kept_with_their_command(tmp_path):
     out = tmp_path / "runs"
-    words = ("reproduce", "conserved", "--task", "oscillator", "--out", str(out), "--commit", "abc", "--epochs", "2")
+    words = ("conserved", "--task", "oscillator", "--out", str(out), "--commit", "abc", "--epochs", "2")
     result = invoke(*words, "--methods", "learned,plain")
     assert result.exit_code == 0, result.output
     rows = json.loads((out / "conserved.json").read_text())
     assert [row["method"] for row in rows] == ["plain", "learned"]
     assert all(row["negative_elbo"] == pytest.approx(row["nll"] + row["kl"]) for row in rows)
     assert rows[0]["commit"] == "abc"
-    assert "symbayes reproduce conserved --task oscillator" in rows[0]["command"]
+    assert "python -m papers conserved --task oscillator" in rows[0]["command"]
     assert rows[1]["truth"] == 1
     assert rows[1]["updates"] == 2  # one batch in an epoch
     table = (out / "conserved.md").read_text()
@@ -93,41 +94,6 @@ def test_rows_of_the_paper_are_kept_with_their_command(tmp_path):
     ],
 )
 def test_rows_that_do_not_exist_are_refused(words, message, tmp_path):
-    result = invoke("reproduce", "conserved", "--out", str(tmp_path / "runs"), *words)
+    result = invoke("conserved", "--out", str(tmp_path / "runs"), *words)
     assert result.exit_code == 2
     assert message in result.output.replace("\n", " ")
-
-
-def test_discoveries_from_a_system_and_from_files(tmp_path):
-    short = ("--updates", "3", "--width", "5", "--quantities", "2")
-    result = invoke("discover", "oscillator", "--trajectories", "5", "--steps", "3", *short, "--out", str(tmp_path / "a"))
-    assert result.exit_code == 0, result.output
-    assert "The page" in result.output
-    assert "on 1 held-out trajectory of 0.6 time units" in " ".join(result.output.split())
-    save_csv(simulate("kepler", trajectories=6, steps=3), tmp_path / "seen.csv")
-    result = invoke("discover", str(tmp_path / "seen.csv"), "--noise", "0.1", *short, "--out", str(tmp_path / "b"))
-    assert result.exit_code == 0, result.output
-    found = json.loads((tmp_path / "b" / "discovery.json").read_text())
-    assert found["names"] == ["x", "y", "px", "py"]
-    assert found["truth"] is None
-    save_csv(simulate("oscillator", trajectories=2, steps=3), tmp_path / "TWO.CSV")
-    result = invoke("discover", str(tmp_path / "TWO.CSV"), "--held-out", "0.5", *short, "--out", str(tmp_path / "c"))
-    assert result.exit_code == 0, result.output
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("nowhere.csv",), "nowhere.csv"),
-        (("brick",), "brick"),
-        (("oscillator", "--symmetry", "cubic"), "symmetry must be 'quadratic'"),
-        (("oscillator", "--integrator", "magic"), "--integrator must be one of euler"),
-        (("oscillator", "--device", "gpu"), "device must be one that torch can compute on here"),
-        (("oscillator", "--noise", "0"), "noise must be above 0"),
-        ((__file__,), "must be an array (.npy) or a table (.csv)"),
-    ],
-)
-def test_discoveries_that_cannot_be_are_refused(words, message, tmp_path):
-    result = invoke("discover", *words, "--out", str(tmp_path / "a"))
-    assert result.exit_code == 2
-    assert message in result.output

@@ -9,13 +9,13 @@ import torch
 from typer.testing import CliRunner
 
 import symbayes as sb
+from papers.__main__ import app
 from papers.ella import rows as ella
 from papers.ella.published import CHOICES, PRECISIONS, SHARES
 from papers.ella.recipes import METHODS, recipe
 from papers.ella.rows import NETWORKS, TABLES, TASKS
 from papers.ella.table import PAPERS
 from papers.rows import Options
-from symbayes.cli.app import app
 from symbayes.data import files as checksums
 from symbayes.data.augment import FlipCrop
 from symbayes.data.task import Task
@@ -87,7 +87,7 @@ def test_every_figure_of_the_paper_belongs_to_a_row():
 def test_a_row_is_run_from_the_command_line(method, data, tmp_path):
     out = tmp_path / "runs"
     words = ("--data", data, "--out", out, "--width", "1", "--epochs", "2", "--methods", method)
-    result = invoke("reproduce", "table1", *words, "--rows", "f-fc+conv", "--task", "quadrant-mnist", "--commit", "abc")
+    result = invoke("table1", *words, "--rows", "f-fc+conv", "--task", "quadrant-mnist", "--commit", "abc")
     assert result.exit_code == 0, result.output
     folder = out / f"quadrant-mnist_f-fc+conv_{method}_all_0"
     assert {"figures.json", "history.jsonl", "weights.safetensors", "report.html", "result.json"} <= {
@@ -109,7 +109,7 @@ def test_a_row_is_run_from_the_command_line(method, data, tmp_path):
 def test_three_paths_and_several_seeds_make_a_table(data, tmp_path):
     out = tmp_path / "runs"
     words = ("--data", data, "--out", out, "--width", "1", "--epochs", "1", "--methods", "evidence", "--seeds", "0,1")
-    result = invoke("reproduce", "table3", *words, "--rows", "mnist32", "--sizes", "20")
+    result = invoke("table3", *words, "--rows", "mnist32", "--sizes", "20")
     assert result.exit_code == 0, result.output
     line = next(line for line in (out / "table3.md").read_text().splitlines() if line.startswith("| MNIST |"))
     assert "± " in line
@@ -120,7 +120,7 @@ def test_three_paths_and_several_seeds_make_a_table(data, tmp_path):
 def test_large_networks_leave_their_weights_out(data, tmp_path, monkeypatch):
     monkeypatch.setattr(ella, "LARGEST_SAVED", 10)
     words = ("--data", data, "--out", tmp_path, "--width", "1", "--epochs", "1", "--methods", "map", "--rows", "conv")
-    assert invoke("reproduce", "table1", *words, "--task", "digit-mnist").exit_code == 0
+    assert invoke("table1", *words, "--task", "digit-mnist").exit_code == 0
     folder = tmp_path / "digit-mnist_conv_map_all_0"
     assert not (folder / "weights.safetensors").exists()
     assert (folder / "report.html").exists()
@@ -146,11 +146,11 @@ def test_photographs_are_augmented_and_digits_are_not(generator, tmp_path, monke
 def test_the_paper_stands_beside_ours():
     paper = PAPERS["table2"]
     runs = [a_run("table2", accuracy=0.83), a_run("table2", seed=1, accuracy=0.85)]
-    line = next(line for line in paper.markdown(runs).splitlines() if line.startswith("| F-FC+CONV"))
+    line = next(line for line in paper.table(runs).markdown().splitlines() if line.startswith("| F-FC+CONV"))
     assert line.startswith("| F-FC+CONV | θ | 1.8 M | – / 7 | – (1.343) | – (81.61) | 0.500 ± 0.000 (0.468) |")
     assert line.endswith("| 84.00 ± 1.41 (83.92) | 1.250 ± 0.000 (1.277) |")
-    assert "Not run yet: FC by MAP; FC by evidence; CONV by MAP" in paper.markdown(runs)
-    assert "Trained on 50,000 images for 7 epochs, width 10. Log evidence by KFAC." in paper.markdown(runs)
+    assert "Not run yet: FC by MAP; FC by evidence; CONV by MAP" in paper.table(runs).markdown()
+    assert "Trained on 50,000 images for 7 epochs, width 10. Log evidence by KFAC." in paper.table(runs).markdown()
     more = paper.more(runs)
     assert "| 6 | 1e+06 | 1e+06 | 90.0, γ 60.2 | 10.0, γ 1,500.0 | F-FC (F-FC) | factored 60.2 | 1.18 | 16.7 |" in more
     assert "| F-FC+CONV by evidence | 50,000 | 1 | 7 | 85.00 | 0.500 | 1.250 | 0.300 | 1.5 | – |" in more
@@ -165,7 +165,7 @@ def test_tensors_that_break_a_symmetry_are_named_and_a_bias_of_one_cell_is_not()
 
 def test_gamma_stands_beside_every_share_of_table_3():
     runs = [a_run("table3", "mixed", task="rotated-mnist", seed=seed) for seed in (0, 1)]
-    line = next(line for line in PAPERS["table3"].markdown(runs).splitlines() if line.startswith("| rotated MNIST"))
+    line = next(line for line in PAPERS["table3"].table(runs).markdown().splitlines() if line.startswith("| rotated MNIST"))
     assert "| 90.0 (90–90), γ 482.0 [8 (0–20)] |" in line
     assert "γ 60.2 | 1,500 | 1,500" in PAPERS["table3"].pictures(runs)["table3_choices"]
 
@@ -177,13 +177,13 @@ def test_trials_on_fewer_images_or_for_fewer_epochs_do_not_enter_the_table():
         a_run("table2", accuracy=0.6, seed=1, epochs=2),
         a_run("table2", accuracy=0.6, seed=2, epochs=70, settings={"width": 1}),
     ]
-    assert "84.00 (83.92)" in PAPERS["table2"].markdown(sorted(runs, key=PAPERS["table2"].key))
-    assert "50.00" in PAPERS["table2"].markdown(runs[:1])
+    assert "84.00 (83.92)" in PAPERS["table2"].table(sorted(runs, key=PAPERS["table2"].key)).markdown()
+    assert "50.00" in PAPERS["table2"].table(runs[:1]).markdown()
 
 
 def test_what_was_learned_is_that_of_a_run_in_the_table():
     runs = [a_run("table2", accuracy=0.5, epochs=2), a_run("table2", seed=1, accuracy=0.84)]
-    assert "84.00 (83.92)" in PAPERS["table2"].markdown(runs)
+    assert "84.00 (83.92)" in PAPERS["table2"].table(runs).markdown()
     assert "What F-FC+CONV by evidence learned (seed 1)" in PAPERS["table2"].more(runs)
     assert "test 84.0 %" in PAPERS["table2"].pictures(runs)["table2_choices"]
 
@@ -211,7 +211,7 @@ def test_of_several_seeds_what_was_learned_is_that_of_most_evidence():
 
 
 def test_a_table_without_runs_says_so():
-    assert "– (98.86)" in PAPERS["table1"].markdown([])
+    assert "– (98.86)" in PAPERS["table1"].table([]).markdown()
     assert PAPERS["table1"].more([]) == ""
     assert PAPERS["table1"].pictures([]) == {}
 

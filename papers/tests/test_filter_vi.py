@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from papers.data import load
 from papers.filters.rows import METHODS, STARTS, VERSIONS, Row, Settings, group, prepared, run_row
-from papers.filters.table import PAPER, chosen, drawn_rows, markdown, versions
+from papers.filters.table import PAPER, chosen, drawn_rows, table, versions
 from papers.runs import merged, write_table
 from tests.oracles import finite_difference
 
@@ -101,7 +101,7 @@ def test_the_start_of_highest_bound_counts_for_every_seed():
     rows = [figures(-2.0, "small"), figures(-1.0, "turned"), figures(-1.5, "shifted"), figures(-3.0, "small", seed=1)]
     rows.append(figures(None, "small", method="likelihood", rotation=0.0))
     assert chosen(rows) == [rows[1], rows[3]]
-    line = markdown(rows).splitlines()[2]
+    line = table(rows).markdown().splitlines()[2]
     assert line.startswith("| mnist, rotated by up to 180° | 5,000 | turned / small | 170 ° / 170 ° | 0.0 px / 0.0 px |")
     assert line.endswith("| -1.00 / -3.00 | 50.0 ± 0.0 % (25.0 ± 0.0 %) | small: 0 °, 0.0 px, 1 %, 50.0 % |")
 

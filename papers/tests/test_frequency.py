@@ -9,10 +9,10 @@ import torch
 from torch.testing import assert_close
 from typer.testing import CliRunner
 
+from papers.__main__ import app
 from papers.demos.frequency import figures, learn, study
 from papers.demos.waves import Settings, WaveNetwork, both, function, points, twin, waves
 from symbayes.cli import demo
-from symbayes.cli.app import app
 from symbayes.layout import hyperparameters, weights
 
 SMALL = Settings(data=20, test=30, width=6, hidden=3, epochs=3, samples=2, starts=(0.3, 10.0), scan=(0.3, 3.0))
@@ -122,22 +122,9 @@ def invoke(*words):
 def test_the_demo_prints_a_table_and_writes_page_and_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "run_study", _in_this_process)
     out = tmp_path / "report.html"
-    result = invoke("demo", "--frequency", "--epochs", "1", "--width", "4", "--out", str(out))
+    result = invoke("demo", "frequency", "--epochs", "1", "--width", "4", "--out", str(out))
     assert result.exit_code == 0, result.output
     for words in ("learned ω²", "maximum likelihood, from 10", "twin, from 0.3"):
         assert words in result.output
     assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert out.with_suffix(".svg").read_text(encoding="utf-8").startswith("<svg")
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--frequency", "--sets"), "--sets and --frequency are different demos: give one of them"),
-        (("--frequency", "--images", "300"), "--images is an option of --invariance"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(flags, message):
-    result = invoke("demo", *flags)
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())

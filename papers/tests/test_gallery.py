@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from papers.figures.gallery import STUDIES, Settings, run
 from papers.figures.networks import TASKS, board_network, digit_network, final_boards, spelled
 from papers.figures.pictures import PICTURES
-from symbayes.groups.actions import board
+from symbayes.groups.permutation import board
 
 
 def test_all_pictures_are_written_with_their_numbers(tmp_path):

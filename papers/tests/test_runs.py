@@ -12,16 +12,17 @@ from typer.testing import CliRunner
 from papers import reproduce
 from papers import runs as provenance
 from papers import tables as papers
+from papers.__main__ import app
 from papers.ella import rows as ella
 from papers.ella.recipes import Recipe
 from papers.filters import rows as filter_vi
-from papers.rows import Options, spread
+from papers.reproduce import print_table
+from papers.rows import Options, TextTable, spread
 from papers.runs import FIGURES, differences, finish, merged, read_run, read_runs, run_folder, start
 from papers.tables import PAPERS, assemble, collect, results_page
-from symbayes.cli.app import app
 from tests.damage import damaged
 
-FILTERS = ("reproduce", "filters", "--methods", "likelihood", "--versions", "plain", "--sizes", "30", "--samples", "2")
+FILTERS = ("filters", "--methods", "likelihood", "--versions", "plain", "--sizes", "30", "--samples", "2")
 SHORT = (*FILTERS, "--epochs", "1", "--width", "4", "--starts", "small,turned")
 
 
@@ -46,7 +47,7 @@ def test_every_row_leaves_a_folder_with_its_figures(out):
     found = json.loads((out / folders(out)[0] / FIGURES).read_text())
     assert found["commit"] == "abc1234"
     assert found["asked"] == {"samples": 2, "epochs": 1, "width": 4}
-    assert "symbayes reproduce filters --task upright-digits --versions plain --sizes 30" in found["command"]
+    assert "python -m papers filters --task upright-digits --versions plain --sizes 30" in found["command"]
     assert len(json.loads((out / "filters.json").read_text())) == 2
 
 
@@ -122,7 +123,7 @@ def test_a_folder_of_runs_that_is_none_is_refused(tmp_path):
     result = invoke(*SHORT, "--out", tmp_path / "file")
     assert result.exit_code == 2
     assert "File exists" in result.output
-    result = invoke("reproduce", "filters", "--out", tmp_path / "nowhere", "--collect", tmp_path / "docs")
+    result = invoke("filters", "--out", tmp_path / "nowhere", "--collect", tmp_path / "docs")
     assert result.exit_code == 2
     assert "must be a folder of runs" in result.output
     assert not (tmp_path / "docs").exists()
@@ -136,7 +137,7 @@ def test_a_file_of_earlier_figures_that_is_something_else_is_refused(content, tm
 
 
 def test_a_row_that_fails_leaves_the_others_alone(out, tmp_path):
-    words = ("reproduce", "filters", "--methods", "likelihood", "--versions", "plain", "--starts", "small", "--epochs", "1")
+    words = ("filters", "--methods", "likelihood", "--versions", "plain", "--starts", "small", "--epochs", "1")
     result = invoke(*words, "--samples", "2", "--sizes", "99999,20", "--out", tmp_path)
     assert result.exit_code == 1
     assert "A subset must have from 1 to 1400 training data" in result.output
@@ -165,7 +166,7 @@ def test_results_are_collected_beside_earlier_ones(out, tmp_path):
     another = tmp_path / "other"
     start(another / "row")
     finish(another / "row", {**runs[0], "seed": 7})
-    result = invoke("reproduce", "filters", "--out", another, "--collect", tmp_path)
+    result = invoke("filters", "--out", another, "--collect", tmp_path)
     assert result.exit_code == 0, result.output
     assert len(json.loads((tmp_path / "results" / "filters.json").read_text())) == 3
     page = (tmp_path / "results.md").read_text()
@@ -200,7 +201,7 @@ def test_damaged_figures_are_named_and_left_out(kind, out, tmp_path):
     for name, figures in (("whole", found | {"seed": 5}), ("wrong", DAMAGED[kind](found))):
         start(tmp_path / "runs" / name)
         (tmp_path / "runs" / name / FIGURES).write_text(json.dumps(figures))
-    result = invoke("reproduce", "filters", "--out", tmp_path / "runs", "--collect", tmp_path / "docs")
+    result = invoke("filters", "--out", tmp_path / "runs", "--collect", tmp_path / "docs")
     assert result.exit_code == 0, result.output
     said = result.output.replace("\n", "")
     assert f"{tmp_path / 'runs' / 'wrong' / FIGURES} is damaged, or of another experiment" in said
@@ -212,7 +213,7 @@ def test_earlier_figures_that_are_damaged_stop_a_collection_before_it_writes(con
     kept = tmp_path / "results" / "table1.json"
     kept.parent.mkdir()
     kept.write_text(content)
-    result = invoke("reproduce", "filters", "--out", out, "--collect", tmp_path)
+    result = invoke("filters", "--out", out, "--collect", tmp_path)
     assert result.exit_code == 2
     assert "must hold the figures of earlier runs; it is damaged" in " ".join(result.output.replace("│", " ").split())
     assert [path.name for path in kept.parent.iterdir()] == ["table1.json"]
@@ -224,7 +225,7 @@ def test_runs_that_do_not_go_together_are_refused_in_a_sentence(out, tmp_path, m
         raise KeyError("rotation")
 
     monkeypatch.setitem(papers.PAPERS, "filters", replace(papers.PAPERS["filters"], pictures=mixed))
-    result = invoke("reproduce", "filters", "--out", out, "--collect", tmp_path)
+    result = invoke("filters", "--out", out, "--collect", tmp_path)
     assert result.exit_code == 2
     assert "do not make one table with its pictures (KeyError: 'rotation')" in " ".join(result.output.replace("│", " ").split())
     assert not (tmp_path / "results").exists()
@@ -238,7 +239,7 @@ def test_damaged_files_of_figures_are_read_or_refused(out, tmp_path):
             found = read_run(tmp_path, papers.PAPERS["filters"])
         except ValueError:
             continue
-        assert papers.PAPERS["filters"].markdown([found])
+        assert papers.PAPERS["filters"].table([found]).markdown()
 
 
 def test_a_run_that_begins_is_no_longer_finished(tmp_path):
@@ -263,6 +264,26 @@ def test_the_commit_is_that_of_the_checkout(tmp_path):
 def test_several_seeds_are_a_mean_and_a_deviation():
     assert spread([1.0], 2) == "1.00"
     assert spread([1.0, 3.0], 1) == "2.0 ± 1.4"
+
+
+def test_tables_are_printed_whole_however_narrow_the_terminal(capsys):
+    cells = [f"0.123 (0.45{index})" for index in range(9)]
+    headings = ["name of a row", *("heading" * 2 for _ in cells)]
+    print_table(TextTable(headings, [["F-FC+CONV", *cells], ["[CONV]", *[""] * 9]], ["Below, [as it is]."], best=[1, 2]))
+    said = capsys.readouterr().out
+    assert "F-FC+CONV" in said
+    assert "headingheading" in said
+    assert all(f"(0.45{index})" in said for index in range(9))
+    assert said.index("[CONV]") < said.index("Below, [as it is].")
+
+
+def test_a_table_is_written_as_markdown():
+    table = TextTable(["a", "b"], [["1", "2"], ["3", "4"]], ["Below."], best=[1, 0])
+    assert table.markdown() == "| a | b |\n| --- | --- |\n| 1 | **2** |\n| **3** | 4 |\n\nBelow.\n"
+    with pytest.raises(ValueError, match="a cell for each of 2 columns, got 1"):
+        TextTable(["a", "b"], [["1"]])
+    with pytest.raises(ValueError, match="a column for each of 1 rows, got 2"):
+        TextTable(["a", "b"], [["1", "2"]], best=[0, 1])
 
 
 def test_the_page_of_results_is_that_of_the_figures_beside_it():

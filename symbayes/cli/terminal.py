@@ -40,25 +40,6 @@ def with_progress(work: Callable[[Progress], list[T]]) -> list[T]:
         return work(lambda share, what: bar.update(task_id, completed=share, description=what))
 
 
-def print_markdown(text: str) -> None:
-    """Paragraphs and tables; cells are broken between words, and never within them: tables may be wider than the terminal."""
-    for block in text.strip().split("\n\n"):
-        lines = block.splitlines()
-        if not lines[0].startswith("|"):
-            console.print(escape(block) + "\n", highlight=False)
-            continue
-        headings, _, *rows = ([cell.strip().replace("**", "") for cell in line[1:-1].split("|")] for line in lines)
-        table, needed = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0)), 2
-        for index, column in enumerate(zip(headings, *rows, strict=True)):
-            parts = column if index == 0 else " ".join(column).split()
-            width = max(len(part) for part in parts)
-            table.add_column(escape(column[0]), no_wrap=index == 0, justify="right" if index else "left", min_width=width)
-            needed += width + 2
-        for row in rows:
-            table.add_row(*map(escape, row))
-        Console(width=max(console.width, needed)).print(table, soft_wrap=needed > console.width)
-
-
 def paper_table(title: str, figures: dict[str, Any]) -> Table:
     """Figures as studies give them, for a terminal; the best are set in bold."""
     table = Table("", title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))

@@ -21,7 +21,6 @@ from symbayes.dynamics.trajectories import Trajectories, motion
 from symbayes.dynamics.units import Units
 from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.posterior import Weights
-from symbayes.report.discovery import discovery_page, headline
 from symbayes.training.result import Result
 
 
@@ -158,6 +157,8 @@ class Discovery:
 
         Files are discovery.json (all figures), report.html, and those of `Result.save` in run/.
         """
+        from symbayes.report.discovery import discovery_page  # plotly is slow to import
+
         self.result.save(Path(folder) / "run")
         found = self.summary()
         settings = asdict(self.search) | {"integrator": str(self.search.integrator)}
@@ -288,6 +289,8 @@ class Discovery:
         return found
 
     def __str__(self) -> str:
+        from symbayes.report.discovery import headline
+
         found = self._outline() | {"quantities": [quantity.figures() for quantity in self.quantities]}
         return "\n".join([headline(found), *(f"  {quantity}" for quantity in self.quantities)])
 

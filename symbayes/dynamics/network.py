@@ -7,7 +7,6 @@ from typing import cast
 import numpy as np
 import torch
 from jaxtyping import Float, Float64
-from scipy import stats
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import skip_init
@@ -70,10 +69,17 @@ def check_measure(measure: str) -> None:
         raise ValueError(f"The measure must be one of {', '.join(MEASURES)}; got {measure!r}.")
 
 
+def _chi_quantiles(quantiles: Steps, count: int) -> Steps:
+    """Of the length of a vector of so many standard normals."""
+    from scipy.stats import chi  # slow to import
+
+    return chi.ppf(quantiles, count)
+
+
 #: The distance from zero of directions that are uniform on the sphere, from uniform quantiles; in units of the reach.
 _DISTANCES: dict[str, Callable[[Steps, int], Steps]] = {
     "ball": lambda quantiles, count: quantiles ** (1 / count),
-    "gaussian": lambda quantiles, count: stats.chi.ppf(quantiles, count) / 2,
+    "gaussian": lambda quantiles, count: _chi_quantiles(quantiles, count) / 2,
 }
 MEASURES = ("uniform", *_DISTANCES)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.integrate import solve_ivp
 from torch import Generator, Tensor
 
 from symbayes.data.storage import write_whole
@@ -361,6 +360,8 @@ def motion(system: System, initial: States, steps: int, step: float) -> Float[Te
         steps: How many follow.
         step: The time between them.
     """
+    from scipy.integrate import solve_ivp  # slow to import
+
     times = step * np.arange(steps + 1)
 
     def speed(_: float, flat: np.ndarray) -> np.ndarray:

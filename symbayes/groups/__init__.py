@@ -1,11 +1,19 @@
 """Symmetries, and how they act: of grids, permutations, and Lie groups."""
 
-from symbayes.groups.actions import board, copies, cyclic, dihedral, pairs, symmetric
-from symbayes.groups.graph import automorphisms
 from symbayes.groups.grids import SpaceGroup, Translation, cube, flips, p4, p4m
 from symbayes.groups.group import Group
 from symbayes.groups.lie import affine1d, affine2d, colours
-from symbayes.groups.permutation import Permutations, from_table
+from symbayes.groups.permutation import (
+    Permutations,
+    automorphisms,
+    board,
+    copies,
+    cyclic,
+    dihedral,
+    from_table,
+    pairs,
+    symmetric,
+)
 
 __all__ = [
     "Group",

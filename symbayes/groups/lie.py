@@ -283,14 +283,17 @@ class Images(LieGroup):
         _check(inputs.ndim == 4, "images [n, c, h, w]", inputs)
         n, _, h, w = inputs.shape
         s = coefficients.shape[1]
-        # The content moves by T where the image is read at T⁻¹ of every pixel.
-        back = self.elements(-coefficients)[..., :2, :]
-        sides = torch.tensor([w, h], dtype=back.dtype, device=back.device) / max(h, w)
-        grid = pixels((w, h), inputs) * sides  # [h, w, 2]
-        read = torch.einsum("...ij,hwj->...hwi", back[..., :2], grid) + back[..., None, None, :, 2]
-        rows = (read / sides).flatten(1, 2).expand(n, -1, -1, -1)  # the s grids, one below the other
+        rows = self.places(coefficients, (h, w)).flatten(1, 2).expand(n, -1, -1, -1)  # the s grids, one below the other
         moved = functional.grid_sample(inputs, rows, mode="bilinear", padding_mode=self.padding, align_corners=False)
         return moved.unflatten(2, (s, h)).transpose(1, 2)
+
+    def places(self, coefficients: Float[Tensor, "*batch k"], shape: tuple[int, int]) -> Float[Tensor, "*batch h w 2"]:
+        """Where every pixel of T x is read in x: at T⁻¹ of itself; x and y, from −1 at one edge to 1 at the other."""
+        h, w = shape
+        back = self.elements(-coefficients)[..., :2, :]
+        sides = torch.tensor([w, h], dtype=back.dtype, device=back.device) / max(h, w)
+        grid = pixels((w, h), back) * sides
+        return (torch.einsum("...ij,hwj->...hwi", back[..., :2], grid) + back[..., None, None, :, 2]) / sides
 
     def side(self, inputs: Float[Tensor, "n c h w"]) -> int:
         return max(inputs.shape[2:])
@@ -387,10 +390,11 @@ def resampling(group: Images, coefficients: Float[Tensor, "s k"], shape: tuple[i
 
     A pixel q of T x is read at T⁻¹ q, between pixels, where pixel p counts by a product of hats, (1 − |Δx|)₊ (1 − |Δy|)₊. The
     transpose is what the map does to a gradient, or to the other side of a scalar product: ⟨T W, x⟩ = ⟨W, Tᵀ x⟩. Torch's own
-    resampling has no second derivatives; this has, at the price of h·w × h·w numbers for every transformation.
+    resampling, by which `Images.transform` reads, has no second derivatives; this has, at the price of h·w × h·w numbers for
+    every transformation.
     """
     h, w = shape
-    places = _places(group, coefficients, shape)
+    places = _pixel_places(group, coefficients, shape)
     hats = [
         (1 - (places[..., axis, None] - torch.arange(size, dtype=places.dtype, device=places.device)).abs()).relu()
         for axis, size in enumerate((w, h))
@@ -407,7 +411,7 @@ def resampled(
     those of the matrices, except at places that are pixels: there they are to the right and below.
     """
     o, c, h, w = images.shape
-    places = _places(group, coefficients, (h, w))
+    places = _pixel_places(group, coefficients, (h, w))
     first = places.detach().floor()
     beyond = places - first
     pixels_first = images.flatten(2).flatten(0, 1).T  # [p, o · c], so that what is read lies side by side
@@ -427,14 +431,10 @@ def _share(beyond: Tensor, second: int) -> Tensor:
     return beyond if second else 1 - beyond
 
 
-def _places(group: Images, coefficients: Float[Tensor, "s k"], shape: tuple[int, int]) -> Float[Tensor, "s q 2"]:
-    """Where every pixel of T x is read in x: x and y, in pixels from the middle of the first."""
-    h, w = shape
-    back = group.elements(-coefficients)[:, :2]
-    sides = torch.tensor([w, h], dtype=back.dtype, device=back.device)
-    relative = sides / max(h, w)
-    grid = pixels((w, h), back).flatten(0, 1) * relative
-    read = (torch.einsum("sij,qj->sqi", back[..., :2], grid) + back[:, None, :, 2]) / relative
+def _pixel_places(group: Images, coefficients: Float[Tensor, "s k"], shape: tuple[int, int]) -> Float[Tensor, "s q 2"]:
+    """The places of a group in pixels from the middle of the first, inside the image where there is padding."""
+    read = group.places(coefficients, shape).flatten(1, 2)
+    sides = torch.tensor(shape[::-1], dtype=read.dtype, device=read.device)
     places = ((read + 1) * sides - 1) / 2
     if group.padding == "reflection":
         # The image and its mirror image follow each other with period 2 · side; both begin half a pixel before a middle.

@@ -9,11 +9,11 @@ stop too early, and then checked against every generator, which is exact: what f
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from symbayes.groups.permutation import Permutations, Points
+Points = NDArray[np.int64]
 
 #: Random elements that make the tree shallow, and those in a row that must change nothing before the exact check.
 _SHORTCUTS, _PATIENCE = 8, 10
@@ -34,40 +34,31 @@ class OutputOrbit:
     rest: tuple[int, ...]
 
 
-def pair_orbits(group: Permutations) -> tuple[Points, list[OutputOrbit]]:
-    """The orbit of each input, numbered from 0, and the orbits of outputs with their classes."""
+def pair_orbits(inputs: Points, outputs: Points) -> tuple[Points, list[OutputOrbit]]:
+    """The orbit of each input, numbered from 0, and the orbits of outputs with their classes.
+
+    Args:
+        inputs: How each generator permutes the inputs: [k, n].
+        outputs: How each permutes the outputs: [k, m].
+    """
+    size = inputs.shape[1]
     # One permutation of all points: inputs first, then outputs.
-    generators = np.concatenate([group.inputs, group.outputs + group.num_inputs], axis=1)
+    generators = np.concatenate([inputs, outputs + size], axis=1)
     points = np.arange(generators.shape[1])
     labels = merged(points, generators)
-    orbit_of_input = np.unique(labels[: group.num_inputs], return_inverse=True)[1]
+    orbit_of_input = np.unique(labels[:size], return_inverse=True)[1]
     shuffle = _random_elements(generators)
     shortcuts = np.stack([next(shuffle) for _ in range(_SHORTCUTS)])
     steps = np.concatenate([generators, shortcuts])
     inverses = np.argsort(steps, axis=1)
-    starts = np.flatnonzero((labels == points) & (points >= group.num_inputs))
+    starts = np.flatnonzero((labels == points) & (points >= size))
     trees = (_Tree(int(start), steps, inverses) for start in starts)
     return orbit_of_input, [_output_orbit(tree, generators, shuffle, orbit_of_input) for tree in trees]
 
 
-@lru_cache(maxsize=256)
-def ties_more(group: Permutations, other: Permutations) -> bool:
-    """Whether maps with the symmetry of one group all have that of another on the same points, and not the other way round.
-
-    They do if the two groups together tie no more pairs than the first alone; no element is listed for it.
-    """
-    if (group.num_inputs, group.num_outputs) != (other.num_inputs, other.num_outputs):
-        return False
-    inputs, outputs = (
-        {str(k): row.tolist() for k, row in enumerate(np.concatenate(both))}
-        for both in ((group.inputs, other.inputs), (group.outputs, other.outputs))
-    )
-    return _count(Permutations(inputs, outputs)) == _count(group) < _count(other)
-
-
-def _count(group: Permutations) -> int:
-    """The number of orbits of pairs."""
-    return sum(len(orbit.sizes) + len(orbit.rest) for orbit in pair_orbits(group)[1])
+def count_pair_orbits(inputs: Points, outputs: Points) -> int:
+    """The number of orbits of pairs, from the same generators."""
+    return sum(len(orbit.sizes) + len(orbit.rest) for orbit in pair_orbits(inputs, outputs)[1])
 
 
 def merged(labels: Points, permutations: Points) -> Points:

@@ -1,21 +1,26 @@
-"""A finite group given by how its generators permute the points of inputs and of outputs."""
+"""Finite groups of permutations: from generators, by name, from a multiplication table, and of a graph.
+
+A group is given by how its generators permute the points of inputs and of outputs.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from operator import index
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from symbayes.groups.group import Group
-
-Points = NDArray[np.int64]
+from symbayes.groups.orbits import Points, count_pair_orbits, merged
 
 #: `elements` lists no more than this many.
 MOST_ELEMENTS = 100_000
+#: Nodes; the search is simple, and can be slow for large graphs that look alike everywhere.
+MOST_NODES = 100
 
 
 class Permutations(Group):
@@ -84,9 +89,7 @@ class Permutations(Group):
     def extends(self, other: Group | None) -> bool:
         if not isinstance(other, Permutations):
             return other is None
-        from symbayes.groups.orbits import ties_more  # which needs the class defined here
-
-        return ties_more(self, other)
+        return _ties_more(self, other)
 
     def elements(self, grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Every element, found by multiplying with generators.
@@ -153,6 +156,77 @@ class Permutations(Group):
         return points
 
 
+@lru_cache(maxsize=256)
+def _ties_more(group: Permutations, other: Permutations) -> bool:
+    """Whether maps with the symmetry of one group all have that of another on the same points, and not the other way round.
+
+    They do if the two groups together tie no more pairs than the first alone; no element is listed for it.
+    """
+    if (group.num_inputs, group.num_outputs) != (other.num_inputs, other.num_outputs):
+        return False
+    together = count_pair_orbits(np.concatenate([group.inputs, other.inputs]), np.concatenate([group.outputs, other.outputs]))
+    alone = count_pair_orbits(group.inputs, group.outputs)
+    return together == alone < count_pair_orbits(other.inputs, other.outputs)
+
+
+def symmetric(size: int) -> Permutations:
+    """All permutations of some things: the symmetry of a set. There are size! of them, from two generators."""
+    _check_size(size, "A set")
+    points = np.arange(size)
+    swap = points.copy()
+    swap[:2] = swap[:2][::-1]
+    return Permutations({"s": swap.tolist(), "c": np.roll(points, -1).tolist()}, name="permutation")
+
+
+def cyclic(size: int) -> Permutations:
+    """Cyclic shifts of a sequence."""
+    _check_size(size, "A cycle")
+    return Permutations({"r": np.roll(np.arange(size), -1).tolist()}, name="cyclic shift")
+
+
+def dihedral(size: int) -> Permutations:
+    """Rotations and reflections of the corners of a polygon; from three corners on there are 2 · size of them."""
+    _check_size(size, "A polygon")
+    points = np.arange(size)
+    generators = {"r": np.roll(points, -1).tolist(), "f": (-points % size).tolist()}
+    return Permutations(generators, relations=("r" * size, "ff", "rfrf"), name="dihedral")
+
+
+def board(side: int) -> Permutations:
+    """The 8 rotations and reflections of a square board of side × side cells."""
+    _check_size(side, "A board")
+    cells = np.arange(side * side).reshape(side, side)
+    generators = {"r": np.rot90(cells).ravel().tolist(), "f": np.fliplr(cells).ravel().tolist()}
+    return Permutations(generators, relations=("rrrr", "ff", "rfrf"), name="board symmetry")
+
+
+def pairs(group: Permutations) -> Permutations:
+    """The group as it permutes ordered pairs (i, j) ↦ (g i, g j) of its inputs, such as the entries of an adjacency matrix."""
+    size = group.num_inputs
+    return _acting(group, (group.inputs[:, :, None] * size + group.inputs[:, None, :]).reshape(-1, size * size))
+
+
+def copies(group: Permutations, count: int) -> Permutations:
+    """The group as it permutes several copies of its inputs, each in the same way."""
+    _check_size(count, "A sequence of copies")
+    shifts = group.num_inputs * np.arange(count)
+    return _acting(group, (group.inputs[:, None, :] + shifts[:, None]).reshape(len(group.inputs), -1))
+
+
+def _acting(group: Permutations, permutations: Points) -> Permutations:
+    if not np.array_equal(group.inputs, group.outputs):
+        raise ValueError(
+            "The group must act on outputs as it does on inputs, or the action on outputs would be lost; use `onto` afterwards."
+        )
+    named = {key: permutation.tolist() for key, permutation in zip(group.names, permutations, strict=True)}
+    return Permutations(named, relations=group.relations, name=group.name)
+
+
+def _check_size(size: int, what: str) -> None:
+    if size < 1:
+        raise ValueError(f"{what} must have at least one element, got {size}.")
+
+
 def from_table(
     table: Sequence[Sequence[int]],
     inputs: Sequence[Sequence[int]],
@@ -186,6 +260,97 @@ def from_table(
     chosen = [str(element) for element in _generating(T)]
     named = {what: {key: action[int(key)] for key in chosen} for what, action in actions.items()}
     return Permutations(named["inputs"], named.get("outputs"), name=name)
+
+
+def automorphisms(adjacency: ArrayLike) -> Permutations:
+    """The permutations p of the nodes of a graph with A[p[i], p[j]] = A[i, j].
+
+    Nodes are fixed one by one until none can move. From the last to the first, it is asked where a fixed node can go while
+    those before it stay, unless what was found already says so (the chain of stabilisers of Sims 1970).
+
+    Args:
+        adjacency: A, square, with whole numbers. It may be directed, and have weights; numbers on the diagonal mark the nodes.
+
+    Raises:
+        ValueError: If A is not square, has other numbers, or has more than MOST_NODES rows.
+    """
+    A = np.asarray(adjacency)
+    if A.ndim != 2 or A.shape[0] != A.shape[1] or not len(A):
+        raise ValueError(f"An adjacency matrix must be square with at least one node, got shape {A.shape}.")
+    if not (np.issubdtype(A.dtype, np.integer) or A.dtype == bool):
+        raise ValueError(f"An adjacency matrix must have whole numbers, got {A.dtype}. Number the kinds of edges.")
+    if len(A) > MOST_NODES:
+        raise ValueError(
+            f"Automorphisms are searched in graphs of at most {MOST_NODES} nodes, got {len(A)}. Find generators by other "
+            "means, and give them to Permutations."
+        )
+    A = A.astype(np.int64)
+    colours = _refined(A, np.zeros((2, len(A)), dtype=np.int64))[0]
+    fixed: list[tuple[int, Points]] = []
+    while (node := _first_movable(colours)) is not None:
+        fixed.append((node, colours))
+        colours = _refined(A, np.stack([_marked(colours, node)] * 2))[0]
+    generators: list[Points] = []
+    for node, colours in reversed(fixed):
+        nowhere: list[int] = []
+        for goal in np.flatnonzero(colours == colours[node]).tolist():
+            orbit = merged(np.arange(len(A)), np.array(generators).reshape(-1, len(A)).astype(np.int64))
+            if orbit[goal] in orbit[[node, *nowhere]]:
+                continue
+            found = _matched(A, np.stack([_marked(colours, node), _marked(colours, goal)]))
+            if found is None:
+                nowhere.append(goal)
+            else:
+                generators.append(found)
+    named = {f"g{index}": generator.tolist() for index, generator in enumerate(generators or [np.arange(len(A))])}
+    return Permutations(named, name="graph symmetry")
+
+
+def _matched(A: Points, colours: Points) -> Points | None:
+    """A permutation that takes A to A and the first colours to the second; None if there is none. Colours are [2, n]."""
+    left, right = colours = _refined(A, colours)
+    from_, to = np.argsort(left, kind="stable"), np.argsort(right, kind="stable")
+    if (left[from_] != right[to]).any():
+        return None
+    permutation = np.empty(len(A), dtype=np.int64)
+    permutation[from_] = to
+    if (A[np.ix_(permutation, permutation)] == A).all():
+        return permutation
+    node = _first_movable(left)
+    if node is None:
+        return None
+    for goal in np.flatnonzero(right == left[node]):
+        found = _matched(A, np.stack([_marked(left, node), _marked(right, int(goal))]))
+        if found is not None:
+            return found
+    return None
+
+
+def _refined(A: Points, colours: Points) -> Points:
+    """Both colourings, refined alike until nodes of a colour have the same number of edges of each kind to each colour."""
+    kinds = np.unique(np.stack([A, A.T], axis=2).reshape(-1, 2), axis=0, return_inverse=True)[1].reshape(A.shape)
+    own = np.eye(len(A), dtype=np.int64) * (kinds.max() + 1)  # a loop is no edge to another node
+    while True:
+        count = colours.max() + 1
+        around = np.sort((kinds + own) * count + colours[:, None, :], axis=2)
+        rows = np.concatenate([colours[:, :, None], around], axis=2).reshape(-1, len(A) + 1)
+        finer = np.unique(rows, axis=0, return_inverse=True)[1].reshape(colours.shape)
+        if len(np.unique(finer)) == len(np.unique(colours)):
+            return finer
+        colours = finer
+
+
+def _marked(colours: Points, node: int) -> Points:
+    """The colours with one node in a colour of its own."""
+    marked = colours.copy()
+    marked[node] = len(colours) * 2
+    return marked
+
+
+def _first_movable(colours: Points) -> int | None:
+    """The first node that shares its colour."""
+    shared = np.bincount(colours)[colours] > 1
+    return int(np.argmax(shared)) if shared.any() else None
 
 
 def _checked_table(table: Sequence[Sequence[int]]) -> Points:

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Generator, Tensor, nn
 
-from symbayes.groups.orbits import OutputOrbit, pair_orbits
-from symbayes.groups.permutation import Permutations, Points
+from symbayes.groups.orbits import OutputOrbit, Points, pair_orbits
+from symbayes.groups.permutation import Permutations
 from symbayes.layers.path import LinearMap, Path
 from symbayes.layers.tables import Tables
 
@@ -144,7 +144,7 @@ class OrbitPath(LinearMap):
         self.in_channels, self._group = in_channels, group
         self.in_shape = _grid(in_shape, group.num_inputs, "in_shape")
         self.out_shape = _grid(out_shape, group.num_outputs, "out_shape")
-        orbit_of_input, orbits = pair_orbits(group)
+        orbit_of_input, orbits = pair_orbits(group.inputs, group.outputs)
         alike: dict[object, list[OutputOrbit]] = {}
         for orbit in orbits:
             alike.setdefault((len(orbit.outputs), orbit.sizes, orbit.orbit_of, orbit.rest), []).append(orbit)

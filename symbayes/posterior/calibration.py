@@ -1,15 +1,17 @@
 """Whether predictions are as sure as they should be: confidence against accuracy, or intervals against how often they hold."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from rich.console import Console, Group
-from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from symbayes.posterior.predict import Prediction
+
+if TYPE_CHECKING:
+    import rich.console
 
 #: Nominal levels of intervals.
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -70,7 +72,10 @@ class Calibration:
         known = ", ".join(f"{name} {value:.4g}" for name, value in scores.items() if value is not None)
         return f"{known}; {self.num_data} data, {self.by}"
 
-    def __rich__(self) -> Group:
+    def __rich__(self) -> "rich.console.Group":
+        from rich.console import Group
+        from rich.table import Table
+
         table = Table(box=None, header_style="bold")
         values = ("level", "coverage") if self.of == "values" else ("confidence", "of", "mean confidence", "accuracy")
         for heading in values:
@@ -84,6 +89,8 @@ class Calibration:
         return Group(self.words(), table)
 
     def __str__(self) -> str:
+        from rich.console import Console
+
         console = Console(width=110, no_color=True)
         with console.capture() as captured:
             console.print(self)

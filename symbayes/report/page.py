@@ -1,9 +1,9 @@
 """Templates to pages: a page is one file that holds its style and plotly.js, and loads nothing."""
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from plotly.graph_objects import Figure
-from plotly.io import to_html
-from plotly.offline import get_plotlyjs
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import plotly.graph_objects
 
 _MINUS = "\N{MINUS SIGN}"
 #: plotly.js has a button that uploads a chart, unless it is told not to.
@@ -18,6 +18,9 @@ _CONFIG = {
 
 def render(template: str, package: str = "symbayes.report", **values: object) -> str:
     """A page from a template of a package, which may build on those of this one."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+    from plotly.offline import get_plotlyjs
+
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys([package, "symbayes.report"])]),
         autoescape=True,
@@ -29,10 +32,12 @@ def render(template: str, package: str = "symbayes.report", **values: object) ->
     return environment.get_template(template).render(plotlyjs=get_plotlyjs(), **values)
 
 
-def embed(figure: Figure | None, name: str, *, buttons: bool = True) -> str:
+def embed(figure: "plotly.graph_objects.Figure | None", name: str, *, buttons: bool = True) -> str:
     """A figure as the inside of a page, empty for None; `name` is unique there, and `buttons` are plotly's own."""
     if figure is None:
         return ""
+    from plotly.io import to_html
+
     config = _CONFIG if buttons else {**_CONFIG, "displayModeBar": False}
     html: str = to_html(
         figure, config, include_plotlyjs=False, full_html=False, default_height=figure.layout.height, div_id=name

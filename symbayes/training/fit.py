@@ -3,8 +3,6 @@
 from collections.abc import Callable
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Generator, nn
 
 from symbayes.curvature.check import trusted
@@ -108,6 +106,9 @@ def learn_with_bar(
     progress: bool = True,
 ) -> Result:
     """Train to the end, with a bar that says how far it is; or lines, in a file or a pipe."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     has_bar = console.is_terminal or console.is_jupyter
     bar = Progress(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from symbayes.data.storage import write_together
-from symbayes.report.run import run_page
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,8 @@ class Record:
 
 def written_records(summary: dict[str, Any], history: Sequence[Record]) -> dict[str, str]:
     """What was found and how, as files by name: result.json, history.jsonl, and report.html made of both."""
+    from symbayes.report.run import run_page  # plotly is slow to import
+
     records = [asdict(record) for record in history]
     return {
         "history.jsonl": "".join(json.dumps(record) + "\n" for record in records),

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, log
 from statistics import fmean
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from symbayes.layout import WeightTensor
 from symbayes.training.verdicts import symmetry_words
+
+if TYPE_CHECKING:
+    import rich.table
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ class Symmetries:
         """The share of every kind of path over the layers that had a choice (ELLA, Table 3)."""
         return shares_over_layers([asdict(row) for row in self.rows])
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> "rich.table.Table":
+        from rich.table import Table
+
         table = Table("layer", "path", "symmetry", box=None, header_style="bold")
         for heading in ("precision δ", "effective parameters γ", "of", "share"):
             table.add_column(heading, justify="right")
@@ -93,6 +95,8 @@ class Symmetries:
         return table
 
     def __str__(self) -> str:
+        from rich.console import Console
+
         console = Console(width=110, no_color=True)
         with console.capture() as captured:
             console.print(self)

@@ -8,6 +8,8 @@ import torch
 from typer.testing import CliRunner
 
 from papers import reproduce
+from papers.__main__ import app as papers
+from papers.demos.command import DEMOS
 from papers.figures import commands as pictures
 from symbayes.cli import demo, discover, fit
 from symbayes.cli.app import app
@@ -19,16 +21,18 @@ FULL = OSError(28, "No space left on device")
 COMMANDS = {
     "fit": ("fit", "upright-digits", "--width", "1"),
     "discover": ("discover", "oscillator"),
-    "demo": ("demo", "--frequency"),
-    "gallery": ("gallery",),
-    "illustrate": ("illustrate",),
-    "reproduce": ("reproduce", "filters", "--sizes", "30", "--methods", "likelihood", "--starts", "small"),
+    "demo": ("papers", "demo", "frequency"),
+    "gallery": ("papers", "gallery"),
+    "illustrate": ("papers", "illustrate"),
+    "reproduce": ("papers", "filters", "--sizes", "30", "--methods", "likelihood", "--starts", "small"),
 }
 FOLDERS = [name for name in COMMANDS if name != "demo"]
 
 
 def invoke(*words):
-    found = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "400"})
+    """A command of the library, or after the word papers one of theirs."""
+    command, words = (papers, words[1:]) if words[0] == "papers" else (app, words)
+    found = CliRunner().invoke(command, [str(word) for word in words], env={"COLUMNS": "400"})
     assert isinstance(found.exception, SystemExit | None), found.exception
     return found.exit_code, " ".join(found.output.replace("│", " ").split())
 
@@ -55,7 +59,7 @@ def worked(monkeypatch):
     study = Study("", "", [], fail, lambda outcomes: nothing, page=lambda outcomes: "page", picture=lambda outcomes: "<svg/>")
     monkeypatch.setattr(fit, "fit_model", result)
     monkeypatch.setattr(discover, "discover_in", result)
-    monkeypatch.setitem(demo._DEMOS, "frequency", (lambda settings: study, dict, ""))
+    monkeypatch.setitem(DEMOS, "frequency", (lambda settings: study, dict, ""))
     monkeypatch.setattr(demo, "run_study", lambda study, progress: done.append("trained") or [])
     monkeypatch.setattr(pictures, "draw_gallery", fail)
     monkeypatch.setattr(pictures, "draw_illustrations", fail)

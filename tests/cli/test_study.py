@@ -4,16 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from papers.demos import groups
-from symbayes.cli import demo, quadrant
+from symbayes.cli import quadrant
+from symbayes.cli.app import app
 from symbayes.cli.study import Cell, Outcome, accuracy_table, broken_words, page_runs, run_study
+from tests.cli.demos import check_demo, check_introduction, work_through
 from tests.small import load_few
 
 
-def small(module, monkeypatch):
-    monkeypatch.setattr(module, "load", load_few)
-    study = module.study(module.Settings(epochs=1, width=1))
-    return study, [study.work(cell, lambda record: None) for cell in study.cells]
+@pytest.fixture(scope="module")
+def small():
+    """The study of quadrants on few data, and what came out."""
+    return work_through(quadrant, load_few)
+
+
+def test_the_demo_prints_the_table_of_the_paper_and_writes_a_page(small, tmp_path, monkeypatch):
+    check_demo(app, ("demo",), *small, tmp_path / "report.html", monkeypatch)
 
 
 def test_cells_run_in_processes_of_their_own_and_come_back_in_order():
@@ -32,8 +37,8 @@ def test_an_error_in_a_cell_is_not_lost():
         run_study(replace(study, cells=[cell]), lambda share, what: None, workers=1)
 
 
-def test_the_table_of_quadrants_is_that_of_the_paper(monkeypatch):
-    study, outcomes = small(quadrant, monkeypatch)
+def test_the_table_of_quadrants_is_that_of_the_paper(small):
+    study, outcomes = small
     table = study.table(outcomes)
     assert table["columns"] == [f"{model}, {by}" for by in ("MAP", "evidence") for model in ("FC", "CONV", "F-FC+CONV")]
     assert [row["task"] for row in table["rows"]] == ["digit", "digit and quadrant"]
@@ -46,15 +51,9 @@ def test_the_table_of_quadrants_is_that_of_the_paper(monkeypatch):
     assert table["outcome"].endswith(f": {expected}.")
 
 
-@pytest.mark.parametrize("name", demo._DEMOS)
-def test_introductions_say_what_is_expected_and_not_what_comes_out(name):
+def test_the_introduction_says_what_is_expected_and_not_what_comes_out():
     """Which is not known before training, and may be cut short."""
-    make, settings, _ = demo._DEMOS[name]
-    study = make(settings())
-    said = f"{study.title}. {study.about}"
-    assert "should" in said or "ought to" in said
-    for claim in (" finds ", " found ", " finds nothing", " becomes ", ", one symmetry"):
-        assert claim not in said
+    check_introduction(quadrant.study(quadrant.Settings()))
 
 
 def outcome(task, seed, *gammas):
@@ -85,18 +84,3 @@ def test_outcomes_are_counted_from_figures_over_seeds():
     said = "Layers in which a tensor of γ above 0.5 breaks a symmetry: 2, 0 of 3 in both on a; 0 of 3 in both on b."
     assert broken_words(found) == said
     assert broken_words([replace(one, summary={**one.summary, "words": []}) for one in found]) == ""
-
-
-def test_the_table_of_groups_is_that_of_the_paper(monkeypatch):
-    study, outcomes = small(groups, monkeypatch)
-    table = study.table(outcomes)
-    assert table["columns"][-3:] == ["FC, %", "CONV, %", "GCONV, %"]
-    for row, outcome in zip(table["rows"], outcomes[1::2], strict=True):
-        means = [float(cell["value"].split(" ")[0]) for cell in row["cells"][-3:]]
-        assert sum(means) == pytest.approx(100, abs=2)
-        assert row["cells"][2]["value"] == f"{-outcome.log_evidence:.3f}"
-        assert all(cell["beneath"].startswith("γ ") for cell in row["cells"][-3:])
-    # Paths that break a symmetry begin switched off, and by MAP not.
-    off = outcomes[1].history[-1]["evidence"]["precision"]["block8.paths.conv.weight"]
-    assert off > 100
-    assert outcomes[0].history[-1]["evidence"]["precision"]["block8.paths.conv.weight"] == pytest.approx(1)

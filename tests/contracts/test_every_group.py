@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.groups.actions import board, copies, cyclic, dihedral, pairs, symmetric
 from symbayes.groups.grids import Translation, cube, flips, p4, p4m
 from symbayes.groups.group import Group
+from symbayes.groups.permutation import board, copies, cyclic, dihedral, pairs, symmetric
 
 GROUPS = [
     (Translation(), (3,)),

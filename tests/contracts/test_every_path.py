@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.groups.actions import board, copies, cyclic, pairs, symmetric
 from symbayes.groups.grids import cube, flips, p4, p4m
 from symbayes.groups.lie import affine2d
+from symbayes.groups.permutation import board, copies, cyclic, pairs, symmetric
 from symbayes.invariance.filters import FilterPath
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath

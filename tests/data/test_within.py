@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from papers.data import check_files
 from symbayes.cli.app import app
 from symbayes.data import download as downloads
 from symbayes.data.download import download
 from symbayes.data.load import load
 from symbayes.data.storage import read_within
-from symbayes.data.task import check_files
 from tests.damage import damaged
 from tests.data.fakes import cifar_records, write_mnist
 

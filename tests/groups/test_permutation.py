@@ -5,9 +5,17 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.groups.actions import board, copies, cyclic, dihedral, pairs, symmetric
-from symbayes.groups.graph import automorphisms
-from symbayes.groups.permutation import Permutations, from_table
+from symbayes.groups.permutation import (
+    Permutations,
+    automorphisms,
+    board,
+    copies,
+    cyclic,
+    dihedral,
+    from_table,
+    pairs,
+    symmetric,
+)
 
 QUARTER, MIRROR = (1, 2, 3, 0), (3, 2, 1, 0)
 

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.data.source import as_source
-from symbayes.groups.actions import cyclic
 from symbayes.groups.grids import flips, p4, p4m
+from symbayes.groups.permutation import cyclic
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupPath
 from symbayes.layers.orbit import OrbitPath

@@ -9,9 +9,8 @@ import symbayes as sb
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.data.source import TensorSource
-from symbayes.groups.actions import board, copies, cyclic, dihedral, pairs, symmetric
 from symbayes.groups.orbits import pair_orbits
-from symbayes.groups.permutation import Permutations
+from symbayes.groups.permutation import Permutations, board, copies, cyclic, dihedral, pairs, symmetric
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
@@ -103,7 +102,8 @@ def test_a_set_has_two_weights_for_each_pair_of_channels(generator):
 def test_a_cycle_is_a_convolution_with_a_filter_as_large_as_its_map(generator):
     path, conv = randomised(OrbitPath(2, 3, cyclic(7)), generator), ConvPath(2, 3, (7,)).double()
     (part,) = path.parts
-    seen = pair_orbits(cyclic(7))[1][0].seen
+    group = cyclic(7)
+    seen = pair_orbits(group.inputs, group.outputs)[1][0].seen
     order = torch.argsort((torch.as_tensor(seen[0]) + 3) % 7)  # the first output sees input t at place t + 3 of the filter
     with torch.no_grad():
         conv.weight.copy_(part.weight[0][..., order])

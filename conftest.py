@@ -1,4 +1,6 @@
-"""Shared fixtures: a seeded generator, and hypothesis without deadlines."""
+"""Fixtures of all tests: a seeded generator, and hypothesis without deadlines."""
+
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,11 +13,12 @@ settings.load_profile("suite")
 
 @pytest.fixture
 def generator() -> torch.Generator:
+    """Seeded, for a test that draws."""
     return torch.Generator().manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
-def _seeded_modules():
+def _seeded_modules() -> Iterator[None]:
     """Torch modules draw initial weights from the global generator."""
     with torch.random.fork_rng():
         torch.random.manual_seed(0)
