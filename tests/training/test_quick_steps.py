@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 import torch
+from symbayes.training.weight_steps import WeightSteps, _tensor_cores
 
 import symbayes as sb
 from symbayes.data.source import as_source
 from symbayes.layers.structure import weights
 from symbayes.training.problem import Problem
-from symbayes.training.weight_steps import WeightSteps, _tensor_cores
 from tests.small import load_few
 
 

@@ -6,12 +6,11 @@ from torch import nn
 
 import symbayes as sb
 from symbayes.data.source import as_source
-from symbayes.evidence.elbo import WARM_FROM
-from symbayes.evidence.objective import Objective
 from symbayes.layers.structure import Hyperparameter
 from symbayes.posterior import FullCovariance, HiddenUnits
-from symbayes.training.loop import train
+from symbayes.training.elbo import WARM_FROM
 from symbayes.training.problem import Problem
+from symbayes.training.trainer import Objective, train
 
 
 def regression(count: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
