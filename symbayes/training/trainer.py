@@ -63,6 +63,7 @@ class Schedule:
         return risen * (1 + cos(pi * (epoch - 1) / self.epochs)) / 2
 
 
+@runtime_checkable
 class Part(Protocol):
     """A part of a state, with torch's two methods."""
 
