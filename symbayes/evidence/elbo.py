@@ -20,7 +20,7 @@ def second_moments(posterior: Posterior, variances: Weights) -> dict[str, Float[
 def log_precisions(prior: Prior, moments: Mapping[str, Tensor], deterministic: frozenset[str]) -> Float[Tensor, " group"]:
     """The logarithm of the best precisions, δ = p / E‖θ‖² for every group; as they are for groups that are not learned."""
     squares, sizes = torch.zeros_like(prior.log_precision), torch.zeros_like(prior.log_precision)
-    for name in prior.group_of.keys() - deterministic:
+    for name in _uncertain(prior, deterministic):
         index = prior.groups.index(prior.group_of[name])
         squares[index] += moments[name]
         sizes[index] += prior.sizes[name]
@@ -39,7 +39,7 @@ def expected_log_prior(
 ) -> Float[Tensor, ""]:
     """E_q log p(W) = Σ ½ (p log δ − p log 2π − δ E‖θ‖²), over tensors that have a prior."""
     total: Tensor = torch.zeros((), dtype=torch.float64)
-    for name in prior.group_of.keys() - deterministic:
+    for name in _uncertain(prior, deterministic):
         size, precision = prior.sizes[name], precisions[name]
         total = total + (size * (precision.double().log() - log(2 * pi)) - precision * moments[name]) / 2
     return total
@@ -49,3 +49,8 @@ def expected_log_prior(
 def effective(prior: Prior, variances: Weights, precisions: Mapping[str, Tensor]) -> dict[str, Float[Tensor, ""]]:
     """γ by tensor: p − δ tr Σ, which is what Laplace's method has with Σ = (H + Δ)⁻¹."""
     return {name: prior.sizes[name] - precisions[name] * variances[name].sum() for name in prior.group_of}
+
+
+def _uncertain(prior: Prior, deterministic: frozenset[str]) -> list[str]:
+    """Tensors that have a prior, always in one order: sums are rounded by it."""
+    return [name for name in prior.group_of if name not in deterministic]

@@ -31,6 +31,9 @@ from symbayes.training.record import EvidenceRecord, Record
 from symbayes.training.steps import Callback, Steps, steps_for, tensor_cores
 from symbayes.training.trainer import Objective, Part, Schedule, State, Trainer
 
+#: In front of names of generators, where it is kept where they were.
+BEFORE = "before."
+
 
 @dataclass(frozen=True)
 class ByCurvature(Objective):
@@ -167,22 +170,22 @@ class Best:
         #: The evidence, in plain numbers and as it is compared.
         self.record: EvidenceRecord | None = None
         self.total = torch.tensor(-torch.inf, dtype=torch.float64)
-        #: Its epoch, and where the generator was before its curvature was found.
-        self.epoch, self.before = 0, torch.empty(0, dtype=torch.uint8)
+        #: Its epoch, and where generators were before its curvature was found.
+        self.epoch, self.before = 0, dict[str, Tensor]()
         self.tensors: dict[str, Tensor] = {}
 
-    def offer(self, evidence: Evidence, epoch: int, before: Tensor) -> None:
+    def offer(self, evidence: Evidence, epoch: int, before: Mapping[str, Tensor]) -> None:
         """Keep everything as it is now, if its evidence is higher.
 
         Args:
             evidence: As it is now.
             epoch: The number of this epoch.
-            before: The state of the generator before its curvature was found.
+            before: Where generators were before its curvature was found.
         """
         total = evidence.total.detach().cpu()
         if self.record is None or total > self.total:
             self.record, self.total = self.problem.described(evidence), total
-            self.epoch, self.before = epoch, before
+            self.epoch, self.before = epoch, dict(before)
             self.tensors = {name: value.detach().clone() for name, value in self._tensors().items()}
 
     def restore(self) -> EvidenceRecord:
@@ -197,11 +200,12 @@ class Best:
 
     def state_dict(self) -> dict[str, Any]:
         record = None if self.record is None else asdict(self.record)
-        return {"record": record, "epoch": self.epoch, "total": self.total, "before": self.before, **self.tensors}
+        found = {"record": record, "epoch": self.epoch, "total": self.total, **self.tensors}
+        return found | {f"{BEFORE}{name}": value for name, value in self.before.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.record = None if state["record"] is None else EvidenceRecord(**state["record"])
-        self.total, self.epoch, self.before = state["total"], int(state["epoch"]), state["before"]
+        self.total, self.epoch, self.before = state["total"], int(state["epoch"]), _before(state)
         known = self._tensors()
         self.tensors = {key: value.to(known[key].device) for key, value in state.items() if key in known}
 
@@ -225,8 +229,8 @@ class CurvatureState(State):
     best: Best | None = None
     #: Made with the rest, whose steps they take.
     steps: Steps = field(init=False)
-    #: Where the generator was before the last pass for curvature, and what it gave; found again after loading.
-    before: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
+    #: Where generators were before the last pass for curvature, and what it gave, which is not saved but found again.
+    before: dict[str, Tensor] = field(default_factory=dict)
     curvature: Curvature | None = None
     #: The share of learning rates in this epoch.
     rate_share: float = 1.0
@@ -240,11 +244,15 @@ class CurvatureState(State):
         return {**super().generators(), "draws": self.draws}
 
     def numbers(self) -> dict[str, Any]:
-        return {**super().numbers(), "before": self.before}
+        return {**super().numbers(), **{f"{BEFORE}{name}": value for name, value in self.before.items()}}
 
     def load_numbers(self, numbers: Mapping[str, Any]) -> None:
         super().load_numbers(numbers)
-        self.before, self.curvature = numbers["before"], None
+        self.before, self.curvature = _before(numbers), None
+
+
+def _before(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name.removeprefix(BEFORE): value for name, value in state.items() if name.startswith(BEFORE)}
 
 
 class CurvatureTrainer(Trainer[CurvatureState]):
@@ -338,12 +346,9 @@ class CurvatureTrainer(Trainer[CurvatureState]):
             return problem.described(evidence_at(state.curvature, problem.model, problem.prior, problem.data.size))
 
     def finish(self, state: CurvatureState) -> Callable[[], Posterior]:
-        problem, rule = self.problem, self.final_rule or self.rule
+        problem = self.problem
         if state.curvature is None:
-            again = torch.Generator(state.generator.device)
-            again.set_state(state.before)
-            with torch.no_grad():
-                state.curvature = rule.curvature(problem.model, problem.data, problem.likelihood, generator=again)
+            state.curvature = self._pass_again(state)
         # As they are now: the model may be trained on before the posterior is asked for.
         mean = {name: parameter.detach().clone() for name, parameter in weights(problem.model).items()}
         precisions = {name: precision.detach().clone() for name, precision in problem.prior.precisions().items()}
@@ -388,8 +393,18 @@ class CurvatureTrainer(Trainer[CurvatureState]):
             return self._pass(state, self.rule)
 
     def _pass(self, state: CurvatureState, rule: Rule) -> Curvature:
-        state.before = state.generator.get_state()
+        state.before = state.random_state()
         return rule.curvature(self.problem.model, self.problem.data, self.problem.likelihood, generator=state.generator)
+
+    @torch.no_grad()
+    def _pass_again(self, state: CurvatureState) -> Curvature:
+        """What the last pass gave, with the same draws."""
+        now = state.random_state()
+        state.load_random_state(state.before)
+        try:
+            return self._pass(state, self.final_rule or self.rule)
+        finally:
+            state.load_random_state(now)
 
     @torch.no_grad()
     def rotate(self, state: CurvatureState, curvature: Curvature) -> None:

@@ -103,8 +103,17 @@ class State:
             found["cuda"] = torch.cuda.default_generators[device.index or 0]
         return found | {f"data {index}": own for index, own in enumerate(self.problem.data.generators())}
 
+    def random_state(self) -> dict[str, Tensor]:
+        """Where all generators are, by name."""
+        return {name: generator.get_state() for name, generator in self.generators().items()}
+
+    def load_random_state(self, random: Mapping[str, Tensor]) -> None:
+        """Put generators to where `random_state` found them."""
+        for name, generator in self.generators().items():
+            generator.set_state(random[name].cpu())
+
     def numbers(self) -> dict[str, Any]:
-        """Plain values of the state itself."""
+        """Values of the state itself."""
         return {"epoch": self.epoch, "seconds": self.seconds}
 
     def load_numbers(self, numbers: Mapping[str, Any]) -> None:
@@ -116,7 +125,7 @@ class State:
         found: dict[str, Any] = {f"state.{name}": value for name, value in self.numbers().items()}
         for name, part in self.parts().items():
             found |= {f"{name}.{key}": value for key, value in part.state_dict().items()}
-        found |= {f"generators.{name}": generator.get_state() for name, generator in self.generators().items()}
+        found |= {f"generators.{name}": value for name, value in self.random_state().items()}
         found |= {f"passes.{name}": module.passes for name, module in _counting(self.problem.model).items()}
         return {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in found.items()}
 
@@ -134,8 +143,7 @@ class State:
             self.load_numbers(by_part["state"])
             for name, own in self.parts().items():
                 own.load_state_dict(by_part.get(name, {}))
-            for name, generator in self.generators().items():
-                generator.set_state(by_part["generators"][name].cpu())
+            self.load_random_state(by_part["generators"])
             for name, module in _counting(self.problem.model).items():
                 module.passes = int(by_part["passes"][name])
         except (RuntimeError, *DAMAGE) as error:

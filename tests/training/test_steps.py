@@ -28,9 +28,8 @@ def looks(data, batch_size, every, epochs, augment=None):
         taken.append(len(batch[0]))
         return torch.tensor(float(len(batch[0])))
 
-    steps = Steps(
-        as_source(data, CPU, augment), batch_size, step, Callback(lambda batch: seen.append((len(taken), batch)), every)
-    )
+    callback = Callback(lambda batch: seen.append((len(taken), batch)), every)
+    steps = Steps(as_source(data, CPU, augment), batch_size, step, callback)
     for epoch in range(epochs):
         total = steps.epoch(torch.Generator().manual_seed(epoch))
         assert total == len(data[0]) if isinstance(data, tuple) else total > 0
