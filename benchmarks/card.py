@@ -27,11 +27,11 @@ from symbayes.curvature.rule import log_det_of
 from symbayes.data.augment import FlipCrop
 from symbayes.data.source import DataSource, as_source
 from symbayes.data.task import Task
-from symbayes.evidence.objective import Map
 from symbayes.likelihoods import Categorical
 from symbayes.priors import TensorwisePrior
+from symbayes.training.by_curvature import Map
 from symbayes.training.fit import fit
-from symbayes.training.schedule import Schedule
+from symbayes.training.optimiser import PLAIN
 
 #: Epochs of a training, and those that are counted: not the first, in which steps are captured and precisions do not move, and
 #: not the last, to which a pass over all data belongs.
@@ -70,14 +70,15 @@ def _measured(row: str, data: Task, width: int, device: torch.device) -> Iterato
     """What takes how long, in seconds."""
     of_table = {method: _TABLE.recipe(Row("cifar10", row, method, None, 0), Options(epochs=_EPOCHS)) for method in METHODS}
     recipes = {f"{method} of the table": how for method, how in of_table.items()}
-    for name, how in {"plain MAP": replace(of_table["map"], objective=Map()), **recipes}.items():
+    for name, how in {"plain MAP": replace(of_table["map"], objective=Map(), optimiser=PLAIN), **recipes}.items():
         model = NETWORKS[row].build(data, width, 0, equivariant_stride=False).to(device)
         result = fit(
             model,
             data.train,
             prior=TensorwisePrior(model, symmetric_start=how.symmetric_start),
             objective=replace(how.objective, final_rule=None),
-            schedule=Schedule(how.epochs, how.batch_size, how.learning_rate, how.warm_up),
+            optimiser=how.optimiser,
+            schedule=how.schedule,
             augment=FlipCrop(),
             progress=False,
         )

@@ -6,10 +6,10 @@ import torch
 
 from benchmarks.networks import NETWORKS
 from benchmarks.timing import Timing, interleaved
-from symbayes.evidence.elbo import Elbo
 from symbayes.likelihoods import Categorical
 from symbayes.posterior.families import Family, MatrixNormal, MeanField
 from symbayes.priors import TensorwisePrior
+from symbayes.training.elbo import Elbo
 
 #: By what they are called in the table: a family, draws of weights, and whether noise is local.
 CASES: dict[str, tuple[Family, int, bool]] = {

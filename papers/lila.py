@@ -18,13 +18,14 @@ from papers.rows import Figures, Options, Paper, TextTable, accuracy_words, chec
 from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.task import Task
-from symbayes.evidence.objective import Augerino, Laplace, Map, Objective
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.models import lenet, residual
 from symbayes.priors import TensorwisePrior
+from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.fit import fit
-from symbayes.training.schedule import Schedule
+from symbayes.training.optimiser import PLAIN
+from symbayes.training.trainer import Objective, Schedule
 
 #: How images are transformed, by name: LILA's amounts.
 VERSIONS: dict[str, dict[str, Any]] = {
@@ -98,9 +99,16 @@ def run_row(row: Row, whole: Task, settings: Settings) -> dict[str, Any]:
     # Fixup begins with outputs and many weights at zero: under a prior of precision 1 they would hardly leave it.
     prior = TensorwisePrior(model, 1.0 if digits else 0.1)
     batch = max(16, min(250 if digits else 125, row.size // 16))
-    schedule = Schedule(epochs, batch, learning_rate=5e-3 if digits else 1e-2)
+    schedule = Schedule(epochs, batch, learning_rate=5e-3 if digits else 1e-2, warm_up=0.0)
     result = fit(
-        model, task.train, objective=objective(row.method), prior=prior, schedule=schedule, seed=row.seed, progress=False
+        model,
+        task.train,
+        prior=prior,
+        objective=objective(row.method),
+        optimiser=PLAIN,
+        schedule=schedule,
+        seed=row.seed,
+        progress=False,
     )
     return {
         **asdict(row),

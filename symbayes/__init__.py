@@ -9,10 +9,8 @@ from symbayes.data.task import Task
 from symbayes.dynamics.discover import discover
 from symbayes.dynamics.discovery import Discovery
 from symbayes.errors import NoPosteriorError, NotFiniteError
-from symbayes.evidence.elbo import Elbo
 from symbayes.evidence.exact import exact_evidence
 from symbayes.evidence.laplace import evidence_gradient, laplace_evidence
-from symbayes.evidence.objective import Augerino, Laplace, Map
 from symbayes.evidence.terms import Evidence
 from symbayes.groups.grids import flips, p4m
 from symbayes.groups.lie import affine2d
@@ -27,10 +25,13 @@ from symbayes.posterior.laplace import laplace_posterior
 from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.predict import Prediction, predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
-from symbayes.training.fit import fit
+from symbayes.training.by_curvature import Augerino, Laplace, Map
+from symbayes.training.elbo import Elbo
+from symbayes.training.fit import fit, preset
 from symbayes.training.loading import load_result
+from symbayes.training.optimiser import Optimiser
 from symbayes.training.result import Result
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Objective, Schedule
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,8 @@ __all__ = [
     "MeanField",
     "NoPosteriorError",
     "NotFiniteError",
+    "Objective",
+    "Optimiser",
     "OrbitAverage",
     "Path",
     "PathwisePrior",
@@ -84,4 +87,5 @@ __all__ = [
     "p4m",
     "posterior",
     "predict",
+    "preset",
 ]

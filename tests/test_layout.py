@@ -7,9 +7,9 @@ from torch.testing import assert_close
 
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
-from symbayes.groups.permutation import symmetric
 from symbayes.groups.grids import p4
 from symbayes.groups.lie import affine2d
+from symbayes.groups.permutation import symmetric
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.conv import ConvPath

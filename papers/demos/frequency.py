@@ -18,17 +18,18 @@ from papers.demos.waves import Numbers, Settings, WaveNetwork, both, error, func
 from symbayes.cli.study import Cell, EachEpoch, Outcome, Study
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.data.source import as_source
-from symbayes.evidence.elbo import Elbo
-from symbayes.evidence.objective import Augerino, Objective
 from symbayes.likelihoods import Gaussian
 from symbayes.posterior.families import FullCovariance
 from symbayes.posterior.functional import sampled_outputs
 from symbayes.posterior.posterior import Posterior
 from symbayes.priors import TensorwisePrior
+from symbayes.training.by_curvature import Augerino
+from symbayes.training.elbo import Elbo
 from symbayes.training.fit import learn as fit
+from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Objective, Schedule
 
 #: What the first or fixed frequency follows, as the task of a cell.
 _AT = "ω² = "
@@ -91,7 +92,7 @@ def learn(settings: Settings, by: str, start: float, each_epoch: EachEpoch) -> N
     likelihood = Gaussian(settings.noise)
     prior = TensorwisePrior(model, _WEAK if by == LIKELIHOOD else 1.0)
     problem = Problem(model, as_source(seen, torch.device("cpu")), likelihood, prior)
-    schedule = Schedule(settings.epochs, settings.data, settings.learning_rate)
+    schedule = Schedule(settings.epochs, settings.data, settings.learning_rate, warm_up=0.0)
     history = [start]
 
     def note(record: Record) -> None:
@@ -99,7 +100,8 @@ def learn(settings: Settings, by: str, start: float, each_epoch: EachEpoch) -> N
         each_epoch(record)
 
     generator = torch.Generator().manual_seed(settings.seed)
-    result = fit(problem, _objective(settings, by), schedule, generator=generator, each_epoch=note)
+    trainer = _objective(settings, by).trainer(problem, schedule, PLAIN)
+    result = fit(trainer, generator=generator, each_epoch=note)
     found = {"by": by, "start": start, "square": model.square, "history": [round(square, 4) for square in history]}
     if by != LIKELIHOOD:
         evidence = result.evidence

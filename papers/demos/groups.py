@@ -15,13 +15,14 @@ from symbayes.cli.study import Cell, EachEpoch, Outcome, Study, broken_words, ru
 from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import as_source
-from symbayes.evidence.objective import Laplace, Map, Objective
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
 from symbayes.priors import TensorwisePrior
+from symbayes.training.by_curvature import Laplace, Map
+from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
-from symbayes.training.schedule import Schedule
 from symbayes.training.symmetries import shares_over_layers
+from symbayes.training.trainer import Objective, Schedule
 
 TASKS = {"upright": "upright-digits", "shifted": "shifted-digits", "turned": "turned-digits"}
 #: By the names of the paper.
@@ -67,8 +68,8 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
         objective = Laplace(rule, final, frequency=1, damping=0.5, cool_down=0.2)
     prior = TensorwisePrior(model, symmetric_start=by_evidence)
     problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), prior)
-    schedule = Schedule(settings.epochs, batch_size=100)
-    return run_problem(cell, problem, objective, schedule, task.test, generator, each_epoch)
+    schedule = Schedule(settings.epochs, batch_size=100, learning_rate=3e-3, warm_up=0.0)
+    return run_problem(cell, objective.trainer(problem, schedule, PLAIN), task.test, generator, each_epoch)
 
 
 def table(outcomes: list[Outcome]) -> dict[str, Any]:

@@ -16,14 +16,15 @@ from symbayes.cli.quadrant import MODELS, TASKS
 from symbayes.cli.study import Cell, EachEpoch, Outcome, Study, broken_words, run_problem
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import as_source
-from symbayes.evidence.elbo import Elbo
-from symbayes.evidence.objective import Laplace, Objective
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
 from symbayes.posterior.families import MeanField
 from symbayes.priors import TensorwisePrior
+from symbayes.training.by_curvature import Laplace
+from symbayes.training.elbo import Elbo
+from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Objective, Schedule
 from symbayes.training.verdicts import USED, breaking, with_tensors
 
 _MODEL = "F-FC+CONV"
@@ -54,11 +55,12 @@ class Settings:
 
 
 def _laplace(epochs: int) -> tuple[Objective, Schedule]:
-    return Laplace(final_rule=Kfac()), Schedule(max(1, epochs // 3), batch_size=100)
+    schedule = Schedule(max(1, epochs // 3), batch_size=100, learning_rate=3e-3, warm_up=0.0)
+    return Laplace(final_rule=Kfac(), cool_down=0.5, frequency=2, damping=0.3), schedule
 
 
 def _elbo(epochs: int) -> tuple[Objective, Schedule]:
-    return Elbo(MeanField()), Schedule(epochs, batch_size=100, learning_rate=5e-3)
+    return Elbo(MeanField()), Schedule(epochs, batch_size=100, learning_rate=5e-3, warm_up=0.0)
 
 
 #: By the name of the model in the table.
@@ -83,7 +85,7 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), TensorwisePrior(model))
     objective, schedule = WAYS[cell.model](settings.epochs)
     some = (task.test[0][::_EVERY], task.test[1][::_EVERY])
-    return run_problem(cell, problem, objective, schedule, task.test, generator, each_epoch, calibrated_on=some)
+    return run_problem(cell, objective.trainer(problem, schedule, PLAIN), task.test, generator, each_epoch, calibrated_on=some)
 
 
 def table(outcomes: list[Outcome]) -> dict[str, Any]:

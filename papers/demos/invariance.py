@@ -14,14 +14,15 @@ from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import as_source
 from symbayes.data.task import Task
-from symbayes.evidence.objective import Augerino, Laplace, Map, Objective
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.likelihoods import Categorical
 from symbayes.models import small_cnn
 from symbayes.priors import TensorwisePrior
+from symbayes.training.by_curvature import Augerino, Laplace, Map
+from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Objective, Schedule
 
 #: How digits are transformed, by the name of the task.
 TASKS: dict[str, dict[str, Any]] = {
@@ -100,8 +101,8 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     generator = torch.Generator().manual_seed(cell.seed)
     model = build(cell.model, task, settings, generator)
     problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), TensorwisePrior(model))
-    schedule = Schedule(settings.epochs, batch_size=25, learning_rate=1e-2)
-    return run_problem(cell, problem, objective(cell.objective), schedule, task.test, generator, each_epoch)
+    schedule = Schedule(settings.epochs, batch_size=25, learning_rate=1e-2, warm_up=0.0)
+    return run_problem(cell, objective(cell.objective).trainer(problem, schedule, PLAIN), task.test, generator, each_epoch)
 
 
 def build(model: str, task: Task, settings: Settings, generator: Generator) -> nn.Module:

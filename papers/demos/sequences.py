@@ -18,12 +18,13 @@ from symbayes.cli.study import Cell, EachEpoch, Outcome, Study, model_table, run
 from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import as_source
-from symbayes.evidence.objective import Laplace
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
 from symbayes.priors import TensorwisePrior
+from symbayes.training.by_curvature import Laplace
+from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Schedule
 
 TASKS = {"motif": "motifs", "motif and quarter": "placed-motifs"}
 MODELS = {"FC": ("dense",), "CONV": ("conv",), "F-FC+CONV": ("factored", "conv")}
@@ -64,8 +65,8 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), TensorwisePrior(model))
     # After every epoch and nearly to the end: with fewer hyper-steps more blocks stay broken (docs/research/sequences.md).
     objective = Laplace(Kfac(MonteCarloFisher()), Kfac(), frequency=1, damping=0.5, cool_down=0.2)
-    schedule = Schedule(settings.epochs, batch_size=100)
-    outcome = run_problem(cell, problem, objective, schedule, task.test, generator, each_epoch)
+    schedule = Schedule(settings.epochs, batch_size=100, learning_rate=3e-3, warm_up=0.0)
+    outcome = run_problem(cell, objective.trainer(problem, schedule, PLAIN), task.test, generator, each_epoch)
     return replace(outcome, metrics={**outcome.metrics, "position effect": _position_effect(model, task.test[0])})
 
 

@@ -16,15 +16,16 @@ from torch import Generator, Tensor, nn
 from symbayes.cli.study import Cell, EachEpoch, Outcome, Study, model_table, run_problem
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import as_source
-from symbayes.evidence.objective import Laplace
 from symbayes.groups.permutation import symmetric
 from symbayes.layers.dense import DensePath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.likelihoods import Gaussian
 from symbayes.priors import TensorwisePrior
+from symbayes.training.by_curvature import Laplace
+from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Schedule
 
 POINTS, NOISE = 8, 0.1
 MODELS = {"FC": ("dense",), "ORBIT": ("orbit",), "FC+ORBIT": ("dense", "orbit")}
@@ -105,8 +106,9 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     data, test = (draw(cell.task, size, generator) for size in (settings.num_data, 2000))
     model = set_network(MODELS[cell.model], settings.width, dense_scale=settings.dense_scale, generator=generator)
     problem = Problem(model, as_source(data, torch.device("cpu")), Gaussian(0.3), TensorwisePrior(model))
-    schedule = Schedule(settings.epochs, batch_size=50, learning_rate=settings.learning_rate)
-    outcome = run_problem(cell, problem, Laplace(Kfac()), schedule, test, generator, each_epoch)
+    schedule = Schedule(settings.epochs, batch_size=50, learning_rate=settings.learning_rate, warm_up=0.0)
+    objective = Laplace(Kfac(), cool_down=0.5, frequency=2, damping=0.3)
+    outcome = run_problem(cell, objective.trainer(problem, schedule, PLAIN), test, generator, each_epoch)
     error = outcome.metrics["squared error"] / float(test[1].var())
     effect = _order_effect(model, test[0], generator)
     return replace(outcome, metrics={**outcome.metrics, "error": error, "order effect": effect})

@@ -23,7 +23,6 @@ from symbayes.priors import TensorwisePrior
 from symbayes.training.fit import fit
 from symbayes.training.record import write_records
 from symbayes.training.result import Result
-from symbayes.training.schedule import Schedule
 
 _log = logging.getLogger("symbayes")
 
@@ -147,7 +146,7 @@ class Table:
         usual = recipe(self.name, row.task, row.network, row.method)
         return replace(
             usual,
-            epochs=options.epochs or usual.epochs,
+            schedule=replace(usual.schedule, epochs=options.epochs or usual.schedule.epochs),
             symmetric_start=usual.symmetric_start and len(NETWORKS[row.network].paths) > 1,
         )
 
@@ -166,7 +165,8 @@ class Table:
             task.train,
             prior=TensorwisePrior(model, symmetric_start=chosen.symmetric_start),
             objective=chosen.objective,
-            schedule=Schedule(chosen.epochs, chosen.batch_size, chosen.learning_rate, chosen.warm_up),
+            optimiser=chosen.optimiser,
+            schedule=chosen.schedule,
             augment=FlipCrop() if chosen.augment else None,
             seed=row.seed,
             progress=options.progress,
@@ -204,13 +204,14 @@ def figures(result: Result, task: Task) -> Figures:
 def settings(recipe: Recipe, width: int) -> Figures:
     """How it was trained."""
     return {
-        "epochs": recipe.epochs,
+        "epochs": recipe.schedule.epochs,
         "settings": {
             "width": width,
-            "batch_size": recipe.batch_size,
-            "learning_rate": recipe.learning_rate,
-            "warm_up": recipe.warm_up,
+            "batch_size": recipe.schedule.batch_size,
+            "learning_rate": recipe.schedule.learning_rate,
+            "warm_up": recipe.schedule.warm_up,
             "objective": repr(recipe.objective),
+            "optimiser": repr(recipe.optimiser),
             "augment": recipe.augment,
             "symmetric_start": recipe.symmetric_start,
         },

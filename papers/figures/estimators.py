@@ -17,13 +17,13 @@ from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import BlockCurvature, Curvature, Rule
 from symbayes.data.source import TensorSource
-from symbayes.evidence.objective import Map
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
 from symbayes.priors import ScalarPrior, TensorwisePrior
-from symbayes.training.loop import train
+from symbayes.training.by_curvature import Map
+from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Schedule, train
 
 NETWORKS = (("conv",), ("factored", "conv"))
 PRECISIONS = (1.0, 10.0, 100.0)
@@ -59,7 +59,8 @@ def compare(paths: tuple[str, ...], *, width: int, epochs: int, num_data: int, s
     inputs, targets = task.train[0][:num_data].double(), task.train[1][:num_data]
     source = TensorSource(inputs, targets, torch.device("cpu"))
     problem = Problem(model, source, Categorical(), TensorwisePrior(model))
-    for _ in train(problem, Map(Diagonal(MonteCarloFisher())), Schedule(epochs), generator=generator):
+    objective, schedule = Map(Diagonal(MonteCarloFisher())), Schedule(epochs, 128, 3e-3, warm_up=0.0)
+    for _ in train(problem, objective, schedule, PLAIN, generator=generator):
         pass
     for rule in RULES:
         with torch.no_grad():

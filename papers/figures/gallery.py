@@ -21,7 +21,6 @@ from papers.figures.pictures import PICTURES
 from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.storage import write_together
-from symbayes.evidence.objective import Laplace
 from symbayes.groups.grids import p4
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
@@ -29,9 +28,11 @@ from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.smooth import RadialBasis, SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Gaussian, Likelihood
+from symbayes.training.by_curvature import Laplace
 from symbayes.training.fit import fit
+from symbayes.training.optimiser import PLAIN
 from symbayes.training.result import Result
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Schedule
 
 Numbers = dict[str, Any]
 #: Called with the share of all work that is done, and what is trained next.
@@ -167,7 +168,8 @@ def permutation(settings: Settings) -> Numbers:
         generator = settings.generator()
         data, test = (sets.draw(question, size, generator) for size in (400, 2000))
         model = sets.set_network(("dense", "orbit"), 8, dense_scale=RELAXATION, generator=generator)
-        result = _fit(model, data, 500, settings, 50, 1e-2, likelihood=Gaussian(0.3), objective=Laplace(Kfac()))
+        slow = Laplace(Kfac(), cool_down=0.5, frequency=2, damping=0.3)
+        result = _fit(model, data, 500, settings, 50, 1e-2, likelihood=Gaussian(0.3), objective=slow)
         tied, pooled = (spelled(layer, (8, 8)) for layer in list(model.children())[2:5:2])
         error = result.evaluate(test)["squared error"] / float(test[1].var())
         matrices = _strongest(tied.transpose(1, 2).flatten(0, 1), 1)
@@ -218,8 +220,11 @@ def _fit(
     objective: Laplace = _OBJECTIVE,
 ) -> Result:
     """A model learned by the evidence."""
-    schedule = Schedule(max(1, round(settings.effort * epochs)), batch_size, learning_rate)
-    return fit(model, data, likelihood=likelihood, objective=objective, schedule=schedule, seed=settings.seed, progress=False)
+    schedule = Schedule(max(1, round(settings.effort * epochs)), batch_size, learning_rate, warm_up=0.0)
+    return fit(
+        model, data, likelihood=likelihood, objective=objective, optimiser=PLAIN, schedule=schedule, seed=settings.seed,
+        progress=False,
+    )  # fmt: skip
 
 
 def _facts(result: Result, test: tuple[Tensor, Tensor] | None = None) -> Numbers:

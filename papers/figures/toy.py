@@ -17,13 +17,14 @@ from torch import Generator, Tensor
 
 from papers.figures.toy_picture import picture
 from symbayes.curvature.ggn import Ggn
-from symbayes.evidence.objective import Augerino, Laplace, Objective
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.models import mlp
 from symbayes.priors import TensorwisePrior
+from symbayes.training.by_curvature import Augerino, Laplace
 from symbayes.training.fit import fit
-from symbayes.training.schedule import Schedule
+from symbayes.training.optimiser import PLAIN
+from symbayes.training.trainer import Objective, Schedule
 
 Numbers = dict[str, Any]
 #: Called with the share of all work that is done, and what is trained next.
@@ -115,7 +116,8 @@ def learn(settings: Settings, by: str, start: float) -> Numbers:
         train,
         prior=TensorwisePrior(model, settings.precision),
         objective=_objective(by),
-        schedule=Schedule(settings.epochs, batch_size=settings.data, learning_rate=0.1),
+        optimiser=PLAIN,
+        schedule=Schedule(settings.epochs, batch_size=settings.data, learning_rate=0.1, warm_up=0.0),
         seed=settings.seed,
         progress=False,
     )

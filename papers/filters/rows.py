@@ -21,8 +21,6 @@ from papers import lila
 from papers.rows import Figures, Options, check_names, whole_numbers
 from symbayes.data.source import as_source
 from symbayes.data.task import Pair, Task
-from symbayes.evidence.elbo import Elbo
-from symbayes.evidence.objective import Augerino, Objective
 from symbayes.groups.lie import LieGroup, affine2d
 from symbayes.invariance.filters import FilterBank
 from symbayes.layout import hyperparameters
@@ -30,11 +28,13 @@ from symbayes.likelihoods import Categorical
 from symbayes.posterior.families import MeanField
 from symbayes.posterior.functional import outputs_under
 from symbayes.priors import TensorwisePrior
+from symbayes.training.by_curvature import Augerino
+from symbayes.training.elbo import Elbo
 from symbayes.training.fit import learn
-from symbayes.training.loop import train
+from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
 from symbayes.training.result import Result
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Objective, Schedule, train
 
 #: How images are transformed, by task and name. Digits are 8 × 8 in a field of 12 × 12, those of MNIST 20 × 20 in 28 × 28.
 VERSIONS: dict[str, dict[str, dict[str, Any]]] = {
@@ -102,7 +102,7 @@ class Settings:
 
     def schedule(self, epochs: int) -> Schedule:
         """For so many epochs."""
-        return Schedule(epochs, self.batch_size, self.learning_rate)
+        return Schedule(epochs, self.batch_size, self.learning_rate, warm_up=0.0)
 
 
 #: By task.
@@ -193,12 +193,12 @@ def _trained(problem: Problem, method: str, settings: Settings, generator: Gener
         resting = round(settings.warm_up * epochs)
         for extent in extents:
             extent.requires_grad_(False)
-        for _ in train(problem, maximised, settings.schedule(max(1, resting)), generator=generator):
+        for _ in train(problem, maximised, settings.schedule(max(1, resting)), PLAIN, generator=generator):
             pass
         for extent in extents:
             extent.requires_grad_(True)
         epochs = max(1, epochs - resting)
-    return learn(problem, maximised, settings.schedule(epochs), generator=generator, each_epoch=lambda _: None)
+    return learn(maximised.trainer(problem, settings.schedule(epochs), PLAIN), generator=generator)
 
 
 def _plug_in(model: nn.Module) -> dict[str, Tensor]:

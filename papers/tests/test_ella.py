@@ -76,7 +76,7 @@ def test_every_figure_of_the_paper_belongs_to_a_row():
     for table in TABLES.values():
         assert set(table.printed) <= {(t, n, m) for t in table.tasks for n in table.networks for m in METHODS}
         recipes = [recipe(table.name, *place) for place in product(table.tasks, table.networks, METHODS)]
-        assert all(found.epochs > 0 for found in recipes)
+        assert all(found.schedule.epochs > 0 for found in recipes)
         assert set(table.tasks) <= set(TASKS)
     assert len(TABLES["table2"].networks) == 11
     assert set(SHARES) == set(TABLES["table3"].tasks)
@@ -190,17 +190,17 @@ def test_what_was_learned_is_that_of_a_run_in_the_table():
 
 def test_dense_paths_that_begin_off_do_not_slow_a_network_down():
     usual, large = (recipe("table2", "cifar10", network, "evidence") for network in ("conv", "fc+conv"))
-    assert (large.learning_rate, large.epochs) == (usual.learning_rate, usual.epochs)
+    assert (large.schedule.learning_rate, large.schedule.epochs) == (usual.schedule.learning_rate, usual.schedule.epochs)
     for network, method in (("fc+conv", "map"), ("fc", "evidence")):
         careful = recipe("table2", "cifar10", network, method)
-        assert careful.learning_rate < usual.learning_rate
-        assert careful.epochs < usual.epochs
+        assert careful.schedule.learning_rate < usual.schedule.learning_rate
+        assert careful.schedule.epochs < usual.schedule.epochs
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_photographs_take_more_epochs_than_digits_and_are_augmented(method):
     digits, photographs = (recipe("table3", task, "mixed", method) for task in ("rotated-mnist", "rotated-cifar10"))
-    assert photographs.epochs > digits.epochs
+    assert photographs.schedule.epochs > digits.schedule.epochs
     assert (photographs.augment, digits.augment) == (True, False)
 
 

@@ -5,9 +5,9 @@ import torch
 
 from papers.demos import invariance
 from symbayes.cli.study import Cell, Outcome, page_runs
-from symbayes.evidence.objective import Augerino, Laplace, Map
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layout import hyperparameters
+from symbayes.training.by_curvature import Augerino, Laplace, Map
 
 TINY = invariance.Settings(epochs=2, width=2, data=60, samples=3)
 

@@ -20,6 +20,7 @@ from papers.reproduce import print_table
 from papers.rows import Options, TextTable, spread
 from papers.runs import FIGURES, differences, finish, merged, read_run, read_runs, run_folder, start
 from papers.tables import PAPERS, assemble, collect, results_page
+from symbayes.training.trainer import Schedule
 from tests.damage import damaged
 
 FILTERS = ("filters", "--methods", "likelihood", "--versions", "plain", "--sizes", "30", "--samples", "2")
@@ -86,7 +87,7 @@ def test_rows_of_tables_keep_how_they_are_trained(monkeypatch):
     row = ella.Row("cifar10", "conv", "evidence", None, 0)
     found = {"asked": Options().asked, **json.loads(json.dumps(table.settings(row, Options())))}
     assert differences(found, Options(), table.settings(row, Options())) == []
-    monkeypatch.setattr(ella, "recipe", lambda *place: Recipe(epochs=7))
+    monkeypatch.setattr(ella, "recipe", lambda *place: Recipe(schedule=Schedule(7)))
     assert differences(found, Options(), table.settings(row, Options())) == ["epochs", "settings"]
 
 

@@ -11,13 +11,14 @@ from symbayes.data.augment import FlipCrop
 from symbayes.data.load import load
 from symbayes.data.storage import DAMAGE, error_words, write_whole
 from symbayes.dynamics.discover import check_device
-from symbayes.evidence.elbo import Elbo
-from symbayes.evidence.objective import Laplace, Map, Objective
 from symbayes.models import allconv
 from symbayes.report.run import run_page
+from symbayes.training.by_curvature import Laplace, Map
+from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit as fit_model
 from symbayes.training.loading import read_records
-from symbayes.training.schedule import Schedule
+from symbayes.training.optimiser import PLAIN, Optimiser
+from symbayes.training.trainer import Objective, Schedule
 
 #: Test data on which `fit` looks at calibration: linearised predictions of large networks take a while.
 _CALIBRATED = 200
@@ -45,7 +46,7 @@ def fit(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result that is in the folder.")] = False,
 ) -> None:
     """Train the paper's network on a task, and save the result with its page."""
-    objectives: dict[str, Objective] = {"evidence": Laplace.amortised(), "elbo": Elbo(), "map": Map()}
+    objectives: dict[str, Objective] = {"evidence": Laplace(), "elbo": Elbo(), "map": Map()}
     if by not in objectives:
         raise typer.BadParameter(f"--by must be one of {', '.join(objectives)}, got {by!r}.")
     try:
@@ -57,11 +58,17 @@ def fit(
     check_folder(out, holds=_FILES, overwrite=overwrite)
     console.print(str(loaded), highlight=False)
     console.print(model.description, highlight=False)
-    # Steps in turned coordinates go far, but tensors of many features are not turned.
-    fast = Schedule(epochs, learning_rate=2e-3 if "dense" in paths.split(",") else 6e-3, warm_up=0.1)
-    schedule = fast if by == "evidence" else Schedule(epochs)
+    # Steps in an eigenbasis go far, but tensors of many features have none.
+    fast = Schedule(epochs, 128, learning_rate=2e-3 if "dense" in paths.split(",") else 6e-3)
+    by_evidence = by == "evidence"
     result = fit_model(
-        model, loaded.train, objective=objectives[by], schedule=schedule, augment=FlipCrop() if augment else None, seed=seed
+        model,
+        loaded.train,
+        objective=objectives[by],
+        optimiser=Optimiser() if by_evidence else PLAIN,
+        schedule=fast if by_evidence else Schedule(epochs, 128, learning_rate=3e-3, warm_up=0.0),
+        augment=FlipCrop() if augment else None,
+        seed=seed,
     )
     console.print(result.symmetries)
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluate(loaded.test).items())

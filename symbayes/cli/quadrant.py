@@ -11,12 +11,13 @@ from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.load import load
 from symbayes.data.source import as_source
-from symbayes.evidence.objective import Laplace, Map, Objective
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
 from symbayes.priors import TensorwisePrior
+from symbayes.training.by_curvature import Laplace, Map
+from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Objective, Schedule
 
 TASKS = {"digit": "placed-digits", "digit and quadrant": "quadrant-digits"}
 MODELS = {"FC": ("dense",), "CONV": ("conv",), "F-FC+CONV": ("factored", "conv")}
@@ -59,9 +60,11 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     model = allconv(task, MODELS[cell.model], settings.width, generator=generator)
     problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), TensorwisePrior(model))
     rule, final = Kfac(MonteCarloFisher()), Kfac()
-    objective: Objective = Laplace(rule, final) if cell.objective == "evidence" else Map(rule, final)
-    schedule = Schedule(settings.epochs, batch_size=100)
-    return run_problem(cell, problem, objective, schedule, task.test, generator, each_epoch)
+    objective: Objective = Map(rule, final)
+    if cell.objective == "evidence":
+        objective = Laplace(rule, final, cool_down=0.5, frequency=2, damping=0.3)
+    schedule = Schedule(settings.epochs, batch_size=100, learning_rate=3e-3, warm_up=0.0)
+    return run_problem(cell, objective.trainer(problem, schedule, PLAIN), task.test, generator, each_epoch)
 
 
 def table(outcomes: list[Outcome]) -> dict[str, Any]:

@@ -13,11 +13,9 @@ import torch
 from torch import Generator
 
 from symbayes.data.source import Data
-from symbayes.evidence.objective import Objective
 from symbayes.training.fit import learn
-from symbayes.training.problem import Problem
 from symbayes.training.record import Record
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Trainer
 from symbayes.training.verdicts import USED, broken_layers
 
 
@@ -96,17 +94,15 @@ class Study:
 
 def run_problem(
     cell: Cell,
-    problem: Problem,
-    objective: Objective,
-    schedule: Schedule,
+    trainer: Trainer[Any],
     test: Data,
     generator: Generator,
     each_epoch: EachEpoch,
     *,
     calibrated_on: Data | None = None,
 ) -> Outcome:
-    """Train what a cell asks for, and evaluate it; and say whether its predictive distribution is calibrated, on some data."""
-    result = learn(problem, objective, schedule, generator=generator, each_epoch=each_epoch)
+    """Train as a cell asks for, and evaluate it; and say whether its predictive distribution is calibrated, on some data."""
+    result = learn(trainer, generator=generator, each_epoch=each_epoch)
     summary = result.summary(None if calibrated_on is None else result.calibration(calibrated_on, samples=32))
     return Outcome(cell, result.evaluate(test), summary, [asdict(record) for record in result.history])
 

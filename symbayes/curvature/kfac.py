@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -125,7 +125,6 @@ class KroneckerAccumulator(Accumulator):
         self.A = SecondMoment()
         #: Σ a where input rows are one-hot, so that A is diagonal.
         self.counts: Tensor | None = None
-        self.seen = 0
         self.G: dict[int, SecondMoment] = defaultdict(SecondMoment)
         self.bias: dict[int, SecondMoment] = defaultdict(SecondMoment)
 
@@ -136,7 +135,7 @@ class KroneckerAccumulator(Accumulator):
         budget = ROW_BUDGET_CPU if inputs.device.type == "cpu" else ROW_BUDGET
         for rows in self.site.mean_rows(inputs, budget, distinct=not self.reduce):
             rows = rows.mean_over_positions() if self.reduce else rows
-            self.seen += rows.values.shape[0] * rows.values.shape[1]
+            self.rows_seen += rows.values.shape[0] * rows.values.shape[1]
             if rows.structure == "one-hot":
                 counts = rows.values.sum((0, 1))
                 self.counts = counts if self.counts is None else self.counts + counts
@@ -159,7 +158,7 @@ class KroneckerAccumulator(Accumulator):
         found |= {f"bias{part}": moment.sum for part, moment in self.bias.items()}
         if self.counts is not None:
             return {**found, "counts": self.counts}
-        return {**found, "A": self.A.sum} if self.seen else found
+        return {**found, "A": self.A.sum} if self.rows_seen else found
 
     def blocks(self, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> dict[str, Block]:
         found: dict[str, Block] = {}
@@ -169,7 +168,7 @@ class KroneckerAccumulator(Accumulator):
         if site.weight is not None and output is not None:
             pooled = Factor(output.matrices.mean(0, keepdim=True), False, output.name) if self.pool else output
             total = sums["counts"] if "counts" in sums else self._arranged(sums["A"])
-            A = Factor(total / self.seen, "counts" in sums, site.weight)
+            A = Factor(total / self.rows_seen, "counts" in sums, site.weight)
             found[site.weight] = KroneckerBlock(pooled, A, transposed=site.form.transposed)
         if site.bias is not None:
             own = Factor(bias, False, site.bias) if bias is not None else output
@@ -352,3 +351,21 @@ class RunningCurvature:
         log_likelihood = sums.pop(_LOG_LIKELIHOOD) * scale
         blocks = make_blocks(self._accumulators, sums, self.rule.fisher.scales(self.likelihood) * scale)
         return BlockCurvature(blocks, log_likelihood, f"{self.rule}, running mean", None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running means, as tensors and plain values by name."""
+        found: dict[str, Any] = {"batches": self._batches, "size": self._size, "keys": [list(key) for key in self._means]}
+        found["rows"] = {name: accumulator.rows_seen for name, accumulator in self._accumulators.items()}
+        return found | {f"mean.{index}": mean for index, mean in enumerate(self._means.values())}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Become what `state_dict` gave."""
+        self._batches.copy_(state["batches"])
+        self._size = int(state["size"])
+        device = self._batches.device
+        self._means = {(what, name): state[f"mean.{i}"].to(device) for i, (what, name) in enumerate(state["keys"])}
+        sites = self._capture.layout.sites
+        self._accumulators = {name: self.rule.accumulator(sites[name]) for name in state["rows"]}
+        for name, accumulator in self._accumulators.items():
+            accumulator.rows_seen = int(state["rows"][name])

@@ -159,7 +159,7 @@ class BlockCurvature(Curvature):
         if self.replay is None:
             raise RuntimeError(
                 f"The curvature cannot be differentiated: {self.estimator} has no data to go through again. Use passes over "
-                "all data, Laplace(running=0)."
+                "all data, Optimiser(running=0, eigenbasis=0)."
             )
         return self.replay.surrogates(precisions, share, generator)
 

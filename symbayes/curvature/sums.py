@@ -26,6 +26,9 @@ from symbayes.likelihoods import Likelihood
 class Accumulator(ABC):
     """Collects the curvature of the tensors of one map over batches; two batches give what one would."""
 
+    #: Input rows that were seen, where blocks depend on how many.
+    rows_seen: int = 0
+
     @abstractmethod
     def see(self, inputs: Tensor) -> None:
         """Begin a batch: what the map saw."""

@@ -150,6 +150,10 @@ class DataSource(ABC):
         batches = self._batches(batch_size, generator)
         return self._counted(batches if batch_size == 1 else paired(batches))
 
+    def generators(self) -> tuple[Generator, ...]:
+        """Generators of its own, from which passes draw beside the one they are given."""
+        return ()
+
     def number(self, index: int) -> int | None:
         """The number of a datum that came at this place in a pass; None where that is not known."""
         return index if self.in_order else None
@@ -251,6 +255,10 @@ class LoaderSource(DataSource):
         lengths = check_loader(loader, self.size)
         #: Batches in a pass.
         self.count = sum(1 for _ in paired((torch.empty(length),) * 2 for length in lengths))
+
+    def generators(self) -> tuple[Generator, ...]:
+        own = (self.loader.generator, getattr(self.loader.sampler, "generator", None))
+        return tuple({id(generator): generator for generator in own if generator is not None}.values())
 
     def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
         return super().training_batches(self.loader.batch_size or batch_size, generator)

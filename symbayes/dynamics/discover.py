@@ -120,9 +120,7 @@ def discover(
 
     started = time.perf_counter()
     result = learn_with_bar(
-        problem,
-        search.objective(symmetry),
-        search.schedule(problem.data.size),
+        search.objective(symmetry).trainer(problem, search.schedule(problem.data.size)),
         generator=torch.Generator().manual_seed(seed),
         each_epoch=note,
         progress=progress,

@@ -178,7 +178,8 @@ class HamiltonianNetwork(nn.Module):
         self.integrator = integrator if integrator is not None else Midpoint(2)
         self.measure, self.samples, self.seed = measure, samples, seed
         self.final_samples = final_samples if final_samples is not None else samples
-        self._passes = 0
+        #: In training; with the seed, they say what is drawn next.
+        self.passes = 0
         check_measure(measure)
 
     def energy(self) -> Observable:
@@ -210,8 +211,8 @@ class HamiltonianNetwork(nn.Module):
         if observables is None:
             return None
         if self.training:
-            self._passes += 1
-            rng = np.random.default_rng((self.seed, self._passes))
+            self.passes += 1
+            rng = np.random.default_rng((self.seed, self.passes))
             amounts = random_amounts(self.measure, self.samples, observables.count, rng)
         else:
             amounts = even_amounts(self.measure, self.final_samples, observables.count)

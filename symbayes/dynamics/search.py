@@ -9,9 +9,9 @@ from symbayes.dynamics.network import HamiltonianNetwork, Perceptron
 from symbayes.dynamics.observables import NeuralObservables, Observables, Quadratics
 from symbayes.dynamics.phase import Integrator, Midpoint
 from symbayes.dynamics.units import Units
-from symbayes.evidence.elbo import Elbo
 from symbayes.posterior.families import MatrixNormal
-from symbayes.training.schedule import Schedule
+from symbayes.training.elbo import Elbo
+from symbayes.training.trainer import Schedule
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Search:
 
     def schedule(self, pairs: int) -> Schedule:
         """As many epochs as make up the updates."""
-        return Schedule(max(1, round(self.updates / self.updates_in(1, pairs))), self.batch_size, self.learning_rate)
+        return Schedule(max(1, round(self.updates / self.updates_in(1, pairs))), self.batch_size, self.learning_rate, 0.0)
 
     def updates_in(self, epochs: int, pairs: int) -> int:
         """How many updates so many passes over the data are."""

@@ -68,16 +68,17 @@ class FilterPath(Path):
         bound = scale * sqrt(6 / prod(in_shape))  # U(±bound) has variance 2 / d_in
         self.weight = nn.Parameter(torch.empty(width, *in_shape).uniform_(-bound, bound, generator=generator))
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
-        self._passes = 0
+        #: In training; with the seed, they say what is drawn next.
+        self.passes = 0
 
     def redraw(self) -> None:
         """Other transformations, if they are random; for training, before a pass."""
-        self._passes += 1
+        self.passes += 1
 
     def draws(self) -> Float[Tensor, "s k"]:
         """ε of every transformation: random while training, spread evenly and fixed in evaluation."""
         if self.training and self.stochastic:
-            return self.orbit.drawn(self.copies, count=1, seed=self.seed, number=self._passes, antithetic=self.antithetic)[0]
+            return self.orbit.drawn(self.copies, count=1, seed=self.seed, number=self.passes, antithetic=self.antithetic)[0]
         return self.orbit.even(self.copies, antithetic=self.antithetic)[0]
 
     def operators(self) -> Float[Tensor, "s q p"]:

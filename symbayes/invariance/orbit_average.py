@@ -50,7 +50,8 @@ class OrbitAverage(nn.Module, Averaging):
         example = next((p for p in net.parameters() if p.is_floating_point()), None)
         if example is not None:
             self.orbit.to(example)
-        self._passes = 0
+        #: In training; with the seed, they say what is drawn next.
+        self.passes = 0
 
     @property
     def extents(self) -> dict[str, float]:
@@ -64,9 +65,9 @@ class OrbitAverage(nn.Module, Averaging):
     def forward(self, inputs: Tensor) -> Tensor:
         """The mean of the outputs of all transformed versions of each datum."""
         if self.training and self.stochastic:
-            self._passes += 1
+            self.passes += 1
             draws = self.orbit.drawn(
-                self.samples, count=len(inputs), seed=self.seed, number=self._passes, antithetic=self.antithetic
+                self.samples, count=len(inputs), seed=self.seed, number=self.passes, antithetic=self.antithetic
             )
         else:
             draws = self.orbit.even(self.samples, antithetic=self.antithetic)

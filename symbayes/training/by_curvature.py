@@ -1,114 +1,495 @@
-"""Training where the evidence is by Laplace's method: weights by Adam, hyper-steps now and then."""
+"""Objectives whose evidence is by Laplace's method: MAP, Augerino, and the evidence itself; and how they train."""
 
 import time
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from symbayes.curvature.rule import Curvature
+from symbayes.curvature.blocks import decompose, negligible
+from symbayes.curvature.check import check_outputs
+from symbayes.curvature.fisher import MonteCarloFisher
+from symbayes.curvature.kfac import Kfac, RunningCurvature
+from symbayes.curvature.rule import BlockCurvature, Curvature, Rule
+from symbayes.data.source import Batch
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.laplace import evidence_at
-from symbayes.evidence.objective import ByCurvature, Laplace
 from symbayes.evidence.terms import Evidence
 from symbayes.invariance.extents import all_extents
-from symbayes.layout import weights
+from symbayes.layout import hyperparameters, weights
 from symbayes.posterior.laplace import posterior_at
-from symbayes.training.hyper import refuse_still, update_extents, update_noise, update_precisions
+from symbayes.posterior.posterior import Posterior
+from symbayes.training.hyper import HyperAdam, refuse_still, update_extents, update_noise, update_precisions
+from symbayes.training.optimiser import LARGEST, PLAIN, Descent, Optimiser, rotation
 from symbayes.training.problem import Problem
-from symbayes.training.record import Record
-from symbayes.training.schedule import Schedule, Training
-from symbayes.training.weight_steps import WeightSteps
+from symbayes.training.record import EvidenceRecord, Record
+from symbayes.training.steps import Callback, Steps, steps_for, tensor_cores
+from symbayes.training.trainer import Objective, Part, Schedule, State, Trainer
+
+#: In front of names of generators, where it is kept where they were.
+BEFORE = "before."
 
 
-def train_by_curvature(problem: Problem, objective: ByCurvature, schedule: Schedule, generator: Generator) -> Training:
-    """`train` where the evidence is by Laplace's method."""
-    weight_steps = WeightSteps(problem, objective, schedule, generator)
-    if isinstance(objective, Laplace):
-        refuse_still(problem.model)
-    best = _Best(problem, keeps=isinstance(objective, Laplace) and objective.keep_best)
-    started = time.perf_counter()
-    for epoch in range(1, schedule.epochs + 1):
-        rate_share = schedule.rate_share(epoch)
-        loss = weight_steps.epoch(rate_share, generator)
-        evidence: Evidence | None = None
-        moves = isinstance(objective, Laplace) and objective.moves_at(epoch, schedule.epochs)
-        last = epoch == schedule.epochs
-        turns = objective.turned > 0 and epoch % objective.turned == 0 and not last
-        extents = None
-        if moves or turns or last:
-            curvature = weight_steps.curvature(last, generator)
-        if turns:
-            weight_steps.turn(curvature)
-        if moves or last:
-            squares = weight_steps.squares() if moves else None
-            curvature, evidence = hyper_step(problem, objective, curvature, moves, schedule.batch_size, generator, squares)
-            best.offer(curvature, evidence)  # before extents move: it is the evidence of those that there were
-            extents = all_extents(problem.model)
-            if moves and not last and isinstance(objective, Laplace):
-                extent_rate = objective.extent_rate * rate_share
-                update_extents(curvature, problem, weight_steps.hyper, objective, extent_rate, generator)
-        if last:
-            curvature, evidence = _final(problem, objective, best, generator)
-            extents = all_extents(problem.model)
-        seconds = time.perf_counter() - started
-        described = problem.described(evidence) if evidence else None
-        shown = extents if extents is not None else all_extents(problem.model)
-        yield Record(epoch, schedule.epochs, seconds, schedule.learning_rate * rate_share, loss, shown, described)
-    # As they are now: the model may be trained on before the posterior is asked for.
-    mean = {name: parameter.detach().clone() for name, parameter in weights(problem.model).items()}
-    precisions = {name: precision.detach().clone() for name, precision in problem.prior.precisions().items()}
-    return partial(posterior_at, curvature, mean, precisions)
+@dataclass(frozen=True)
+class ByCurvature(Objective):
+    """An objective whose evidence is estimated by Laplace's method.
+
+    Args:
+        rule: The curvature rule while training. Sampled columns are cheap when there are many classes.
+        final_rule: The rule for the evidence of the result; the same when None.
+    """
+
+    rule: Rule = field(default_factory=lambda: Kfac(MonteCarloFisher()))
+    final_rule: Rule | None = None
+
+    @abstractmethod
+    def trainer(self, problem: Problem, schedule: Schedule, optimiser: Optimiser | None = None) -> "CurvatureTrainer":
+        """As `Objective` says."""
+
+    def moves_at(self, epoch: int, epochs: int) -> bool:
+        """Whether a hyper-step follows an epoch, counted from 1."""
+        return False
+
+    def usual_optimiser(self, problem: Problem) -> Optimiser:
+        """With running factors, where the rule and the model have them."""
+        return Optimiser() if isinstance(self.rule, Kfac) and not hyperparameters(problem.model) else PLAIN
 
 
-def _final(problem: Problem, objective: ByCurvature, best: "_Best", generator: Generator) -> tuple[Curvature, Evidence]:
-    """Curvature and evidence of what is kept: the best state, or the last, under the final rule if there is one."""
-    kept = best.restore()
-    if objective.final_rule is None:
-        return kept
-    with torch.no_grad():
-        curvature = objective.final_rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
-        return curvature, evidence_at(curvature, problem.model, problem.prior, problem.data.size)
+@dataclass(frozen=True)
+class Map(ByCurvature):
+    """The posterior density of the weights, with prior and extents as they are; the evidence is estimated at the end."""
+
+    def trainer(self, problem: Problem, schedule: Schedule, optimiser: Optimiser | None = None) -> "CurvatureTrainer":
+        return CurvatureTrainer(self, problem, schedule, optimiser or self.usual_optimiser(problem))
 
 
-@torch.no_grad()
-def hyper_step(
-    problem: Problem,
-    objective: ByCurvature,
-    curvature: Curvature,
-    moves: bool,
-    batch_size: int,
-    generator: Generator,
-    squares: Mapping[str, Tensor] | None = None,
-) -> tuple[Curvature, Evidence]:
-    """Precisions and noise moved under the curvature as it is, if so; the curvature and the evidence then."""
-    if moves and isinstance(objective, Laplace):
-        for _ in range(objective.hyper_steps):
-            update_precisions(curvature, problem.model, problem.prior, objective.damping, squares)
-        if update_noise(curvature, problem, batch_size, objective.damping):
-            curvature = objective.rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
-    return curvature, evidence_at(curvature, problem.model, problem.prior, problem.data.size)
+@dataclass(frozen=True)
+class Augerino(ByCurvature):
+    """The training loss, in weights and extents alike, less a reward for large extents (Benton et al. 2020); the prior is kept.
+
+    Without the reward this is maximum likelihood (or MAP), under which extents collapse: a function that can change less never
+    fits the training data better.
+
+    Args:
+        rule: As in `ByCurvature`.
+        final_rule: As in `ByCurvature`.
+        strength: Of the reward, strength · ‖η‖, against the loss per datum.
+        extent_rate: Learning rate of extents, for Adam.
+    """
+
+    strength: float = 0.01
+    extent_rate: float = 5e-3
+
+    def __post_init__(self) -> None:
+        if self.strength < 0 or not self.extent_rate > 0:
+            raise ValueError(
+                f"strength must not be negative and extent_rate be positive; got {self.strength} and {self.extent_rate}."
+            )
+
+    def trainer(self, problem: Problem, schedule: Schedule, optimiser: Optimiser | None = None) -> "CurvatureTrainer":
+        return AugerinoTrainer(self, problem, schedule, optimiser or self.usual_optimiser(problem))
 
 
-class _Best:
-    """What is to be kept: the state of highest evidence so far, or the last one."""
+@dataclass(frozen=True)
+class Laplace(ByCurvature):
+    """The evidence: weights by gradient under the prior, precisions and noise by MacKay's fixed point, extents by gradient.
 
-    def __init__(self, problem: Problem, *, keeps: bool) -> None:
-        #: What is restored; nothing where the last state is kept.
-        self.parts = (problem.model, problem.prior, problem.likelihood) if keeps else ()
-        self.best: tuple[Curvature, Evidence] | None = None
-        self.states: list[dict[str, Tensor]] = []
+    Extents of invariance, and whatever else the model has of hyperparameters, follow the gradient of the evidence through the
+    curvature, collected batch by batch (`Curvature.surrogates`).
 
-    def offer(self, curvature: Curvature, evidence: Evidence) -> None:
+    Args:
+        rule: As in `ByCurvature`.
+        final_rule: As in `ByCurvature`.
+        burn_in: Share of the epochs before the first hyper-step.
+        cool_down: Share of the epochs, at the end, in which precisions and noise are held and the weights come to rest.
+        frequency: Epochs from one hyper-step to the next.
+        damping: Share of the way to the fixed point, in log δ, that each update goes.
+        hyper_steps: Updates for one estimate of the curvature.
+        extent_rate: Learning rate of extents and other hyperparameters, for Adam; it falls to zero along a cosine.
+        extent_steps: Steps of Adam for one estimate of the curvature, each on other data.
+        extent_share: Share of the data, drawn at random, that all those steps together use.
+        keep_best: Whether the weights and precisions of highest evidence are restored at the end, rather than those of the
+            last epoch. Weights that are still moving are at no mode, and their evidence is not to be trusted; so not usually.
+    """
+
+    burn_in: float = 0.1
+    cool_down: float = 0.1
+    frequency: int = 1
+    damping: float = 0.5
+    hyper_steps: int = 1
+    extent_rate: float = 0.2
+    extent_steps: int = 1
+    extent_share: float = 0.25
+    keep_best: bool = False
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.burn_in < 1 and 0 <= self.cool_down < 1 and self.burn_in + self.cool_down < 1):
+            raise ValueError(
+                "burn_in and cool_down must be shares of the epochs, at least 0 and together below 1; "
+                f"got {self.burn_in} and {self.cool_down}."
+            )
+        if not 0 < self.damping <= 1:
+            raise ValueError(f"damping must lie above 0 and be at most 1 (undamped); got {self.damping}.")
+        if self.frequency < 1 or self.hyper_steps < 1 or self.extent_steps < 1:
+            raise ValueError(
+                "frequency, hyper_steps and extent_steps must be at least 1; "
+                f"got {self.frequency}, {self.hyper_steps} and {self.extent_steps}."
+            )
+        if not self.extent_rate > 0 or not 0 < self.extent_share <= 1:
+            raise ValueError(
+                "extent_rate must be positive, and extent_share above 0 and at most 1; "
+                f"got {self.extent_rate} and {self.extent_share}."
+            )
+
+    def moves_at(self, epoch: int, epochs: int) -> bool:
+        first = max(1, round(self.burn_in * epochs))
+        last = max(first, epochs - round(self.cool_down * epochs))
+        return first <= epoch <= last and (epoch - first) % self.frequency == 0
+
+    def usual_optimiser(self, problem: Problem) -> Optimiser:
+        return PLAIN if self.keep_best else super().usual_optimiser(problem)
+
+    def trainer(self, problem: Problem, schedule: Schedule, optimiser: Optimiser | None = None) -> "CurvatureTrainer":
+        return LaplaceTrainer(self, problem, schedule, optimiser or self.usual_optimiser(problem))
+
+
+class Best:
+    """What is kept: the state of highest evidence so far.
+
+    Args:
+        problem: Whose model, prior and likelihood are restored.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        #: The evidence, in plain numbers and as it is compared.
+        self.record: EvidenceRecord | None = None
+        self.total = torch.tensor(-torch.inf, dtype=torch.float64)
+        #: Its epoch, and where generators were before its curvature was found.
+        self.epoch, self.before = 0, dict[str, Tensor]()
+        self.tensors: dict[str, Tensor] = {}
+
+    def offer(self, evidence: Evidence, epoch: int, before: Mapping[str, Tensor]) -> None:
+        """Keep everything as it is now, if its evidence is higher.
+
+        Args:
+            evidence: As it is now.
+            epoch: The number of this epoch.
+            before: Where generators were before its curvature was found.
+        """
+        total = evidence.total.detach().cpu()
+        if self.record is None or total > self.total:
+            self.record, self.total = self.problem.described(evidence), total
+            self.epoch, self.before = epoch, dict(before)
+            self.tensors = {name: value.detach().clone() for name, value in self._tensors().items()}
+
+    def restore(self) -> EvidenceRecord:
+        """Put everything back to where it was at its best; the evidence then."""
+        assert self.record is not None  # the last epoch makes an offer
+        for name, part in self._parts().items():
+            prefix = f"{name}."
+            part.load_state_dict(
+                {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
+            )
+        return self.record
+
+    def state_dict(self) -> dict[str, Any]:
+        record = None if self.record is None else asdict(self.record)
+        found = {"record": record, "epoch": self.epoch, "total": self.total, **self.tensors}
+        return found | {f"{BEFORE}{name}": value for name, value in self.before.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.record = None if state["record"] is None else EvidenceRecord(**state["record"])
+        self.total, self.epoch, self.before = state["total"], int(state["epoch"]), _before(state)
+        known = self._tensors()
+        self.tensors = {key: value.to(known[key].device) for key, value in state.items() if key in known}
+
+    def _parts(self) -> dict[str, torch.nn.Module]:
+        return {"model": self.problem.model, "prior": self.problem.prior, "likelihood": self.problem.likelihood}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {f"{name}.{key}": value for name, part in self._parts().items() for key, value in part.state_dict().items()}
+
+
+@dataclass
+class CurvatureState(State):
+    """The state of training by Laplace's method."""
+
+    descent: Descent
+    hyper: HyperAdam
+    #: From which running factors draw, on the device of the model.
+    draws: Generator
+    running: RunningCurvature | None = None
+    #: Where the best state is kept, rather than the last.
+    best: Best | None = None
+    #: Made with the rest, whose steps they take.
+    steps: Steps = field(init=False)
+    #: Where generators were before the last pass for curvature, and what it gave, which is not saved but found again.
+    before: dict[str, Tensor] = field(default_factory=dict)
+    curvature: Curvature | None = None
+    #: The share of learning rates in this epoch.
+    rate_share: float = 1.0
+
+    def parts(self) -> dict[str, Part]:
+        found: dict[str, Part] = {**super().parts(), "descent": self.descent, "hyper": self.hyper, "steps": self.steps}
+        optional: dict[str, Part | None] = {"running": self.running, "best": self.best}
+        return found | {name: part for name, part in optional.items() if part is not None}
+
+    def generators(self) -> dict[str, Generator]:
+        return {**super().generators(), "draws": self.draws}
+
+    def numbers(self) -> dict[str, Any]:
+        return {**super().numbers(), **{f"{BEFORE}{name}": value for name, value in self.before.items()}}
+
+    def load_numbers(self, numbers: Mapping[str, Any]) -> None:
+        super().load_numbers(numbers)
+        self.before, self.curvature = _before(numbers), None
+
+
+def _before(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name.removeprefix(BEFORE): value for name, value in state.items() if name.startswith(BEFORE)}
+
+
+class CurvatureTrainer(Trainer[CurvatureState]):
+    """Weights by gradient under a prior that is kept; the evidence by Laplace's method at the end."""
+
+    def __init__(self, objective: ByCurvature, problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
+        super().__init__(objective, problem, schedule, optimiser)
+        self.settings, self.rule, self.final_rule = objective, objective.rule, objective.final_rule
+        if optimiser.running and not isinstance(objective.rule, Kfac):
+            raise ValueError(f"Running factors are by Kfac; got {objective.rule}. Use Optimiser(running=0, eigenbasis=0).")
+        if optimiser.running and (learned := hyperparameters(problem.model)):
+            raise ValueError(
+                "Running factors are for models without hyperparameters of their own, whose gradient goes through all the "
+                f"data; this one has {len(learned)}. Use Optimiser(running=0, eigenbasis=0)."
+            )
+
+    def check(self) -> float:
+        return self.problem.check(self.schedule.batch_size, curvature=True)
+
+    def init(self, generator: Generator) -> CurvatureState:
+        problem = self.problem
+        parameters = list(weights(problem.model).values())
+        draws = torch.Generator(parameters[0].device)
+        state = CurvatureState(problem, generator, self.optimiser.over(parameters), HyperAdam(problem.model), draws)
+        if self.optimiser.running:
+            assert isinstance(self.rule, Kfac)
+            draws.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+            state.running = RunningCurvature(problem.model, problem.likelihood, self.rule, self.optimiser.memory, draws)
+        state.steps = self.steps(state)
+        return state
+
+    def steps(self, state: CurvatureState) -> Steps:
+        """What takes the steps of an epoch."""
+        callback = None if state.running is None else Callback(state.running.add, self.optimiser.running)
+        step, settled = partial(self.step, state), lambda: state.descent.settled
+        return steps_for(self.problem.data, self.schedule.batch_size, step, callback, settled, [state.draws])
+
+    def epoch(self, state: CurvatureState) -> Record:
+        started = time.perf_counter()
+        epoch, epochs = state.epoch + 1, self.schedule.epochs
+        state.rate_share, state.curvature = self.schedule.rate_share(epoch), None
+        loss = self.move_weights(state)
+        last, moves = epoch == epochs, self.moves_at(epoch)
+        rotates = self.optimiser.eigenbasis > 0 and epoch % self.optimiser.eigenbasis == 0 and not last
+        evidence: EvidenceRecord | None = None
+        extents: dict[str, float] | None = None
+        if moves or rotates or last:
+            curvature = self.curvature(state, last=last)
+            if rotates:
+                self.rotate(state, curvature)
+            if moves or last:
+                evidence, extents = self._settle(state, curvature, moves=moves, last=last)
+        state.epoch = epoch
+        state.seconds += time.perf_counter() - started
+        shown = extents if extents is not None else all_extents(self.problem.model)
+        return Record(epoch, epochs, state.seconds, self.schedule.learning_rate * state.rate_share, loss, shown, evidence)
+
+    def _settle(
+        self, state: CurvatureState, curvature: Curvature, *, moves: bool, last: bool
+    ) -> tuple[EvidenceRecord, dict[str, float]]:
+        """The evidence after a hyper-step, if there is one, and the extents that it is of; at the end, of what is kept."""
+        problem = self.problem
+        with torch.no_grad():
+            if moves:
+                curvature = self.hyper_step(state, curvature)
+            evidence = evidence_at(curvature, problem.model, problem.prior, problem.data.size)
         if not evidence.total.isfinite():
             raise NotFiniteError(f"The log evidence must be finite, got {evidence}. Check the scale of inputs and precisions.")
-        if not self.parts or self.best is None or evidence.total > self.best[1].total:
-            self.best = (curvature, evidence)
-            self.states = [{k: v.detach().clone() for k, v in part.state_dict().items()} for part in self.parts]
+        if state.best is not None:
+            state.best.offer(evidence, state.epoch + 1, state.before)
+        if last:
+            state.curvature = curvature
+            return self._final(state, evidence), all_extents(problem.model)
+        # Before extents move: it is the evidence of those that there were.
+        found = problem.described(evidence), all_extents(problem.model)
+        if moves:
+            self.move_extents(state, curvature)
+        return found
 
-    def restore(self) -> tuple[Curvature, Evidence]:
-        for part, state in zip(self.parts, self.states, strict=True):
-            part.load_state_dict(state)
-        assert self.best is not None  # there is an offer in the last epoch
-        return self.best
+    def _final(self, state: CurvatureState, evidence: Evidence) -> EvidenceRecord:
+        """The evidence of what is kept: the best state, or the last, under the final rule if there is one."""
+        problem, found = self.problem, None
+        if state.best is not None:
+            found = state.best.restore()
+            if state.best.epoch != state.epoch + 1:
+                state.before, state.curvature = state.best.before, None
+        if self.final_rule is None:
+            return found or problem.described(evidence)
+        with torch.no_grad():
+            state.curvature = self._pass(state, self.final_rule)
+            return problem.described(evidence_at(state.curvature, problem.model, problem.prior, problem.data.size))
+
+    def finish(self, state: CurvatureState) -> Callable[[], Posterior]:
+        problem = self.problem
+        if state.curvature is None:
+            state.curvature = self._pass_again(state)
+        # As they are now: the model may be trained on before the posterior is asked for.
+        mean = {name: parameter.detach().clone() for name, parameter in weights(problem.model).items()}
+        precisions = {name: precision.detach().clone() for name, precision in problem.prior.precisions().items()}
+        return partial(posterior_at, state.curvature, mean, precisions)
+
+    def moves_at(self, epoch: int) -> bool:
+        """Whether a hyper-step follows an epoch, counted from 1."""
+        return self.settings.moves_at(epoch, self.schedule.epochs)
+
+    def hyper_step(self, state: CurvatureState, curvature: Curvature) -> Curvature:
+        """Move precisions and noise under this curvature; the curvature then."""
+        return curvature
+
+    def move_extents(self, state: CurvatureState, curvature: Curvature) -> None:
+        """Move extents and other hyperparameters by gradients through this curvature."""
+
+    def move_weights(self, state: CurvatureState) -> float:
+        """One pass over the data; the mean loss, fetched from the device once.
+
+        Raises:
+            NotFiniteError: If it is not finite.
+        """
+        problem, rate = self.problem, self.schedule.learning_rate * state.rate_share
+        with torch.no_grad():
+            precisions = problem.prior.precisions()
+            penalties = torch.stack([precisions[name].double() for name in weights(problem.model)]) / problem.data.size
+            state.descent.set(rate, penalties)
+        problem.model.train()
+        mean = float(state.steps.epoch(state.generator)) / problem.data.size
+        if mean != mean or mean in (float("inf"), float("-inf")):
+            raise NotFiniteError(
+                f"The loss must be finite, got {mean} per datum with a learning rate of {rate:.3g}. Use a smaller learning "
+                "rate, or check the scale of inputs and targets."
+            )
+        return mean
+
+    def curvature(self, state: CurvatureState, *, last: bool = False) -> Curvature:
+        """At the weights there are: by running factors; at the end, and where data are few, by a pass over all of them."""
+        if state.running is not None and state.running.is_known and not last:
+            return state.running.curvature(self.problem.data.size)
+        with torch.no_grad():
+            return self._pass(state, self.rule)
+
+    def _pass(self, state: CurvatureState, rule: Rule) -> Curvature:
+        state.before = state.random_state()
+        return rule.curvature(self.problem.model, self.problem.data, self.problem.likelihood, generator=state.generator)
+
+    @torch.no_grad()
+    def _pass_again(self, state: CurvatureState) -> Curvature:
+        """What the last pass gave, with the same draws."""
+        now = state.random_state()
+        state.load_random_state(state.before)
+        try:
+            return self._pass(state, self.final_rule or self.rule)
+        finally:
+            state.load_random_state(now)
+
+    @torch.no_grad()
+    def rotate(self, state: CurvatureState, curvature: Curvature) -> None:
+        """Move weights in the eigenbasis of this curvature from now on; where it is negligible, as before."""
+        assert isinstance(curvature, BlockCurvature)
+        stay = negligible(curvature.blocks, self.problem.prior.precisions())
+        decompose((block for name, block in curvature.blocks.items() if name not in stay), vectors=True, up_to=LARGEST)
+        named = weights(self.problem.model)
+        found = [None if name in stay else rotation(curvature.blocks[name], named[name].numel()) for name in named]
+        if any(old is None and new is not None for old, new in zip(state.descent.rotations, found, strict=True)):
+            state.steps.forget()
+        state.descent.rotate(found)
+
+    def step(self, state: CurvatureState, batch: Batch) -> Tensor:
+        """One step on a batch; its loss, summed over data."""
+        inputs, targets = batch
+        with tensor_cores(inputs.device):
+            with self._autocast(inputs.device):
+                outputs = self.problem.model(inputs)
+                check_outputs(outputs, len(inputs))
+                loss = -self.problem.likelihood.log_prob(outputs, targets).sum()
+            # In training some layers may be left out.
+            found = torch.autograd.grad(loss / len(inputs), state.descent.parameters, allow_unused=True, materialize_grads=True)
+        state.descent.step(tuple(gradient.to_dense() if gradient.is_sparse else gradient for gradient in found))
+        return loss.detach()
+
+    def _autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        precision = self.problem.precision
+        # Without a cache, which would keep weights from before a step where steps are captured.
+        return nullcontext() if precision is None else torch.autocast(device.type, precision, cache_enabled=False)
+
+
+class AugerinoTrainer(CurvatureTrainer):
+    """The training loss in weights and extents, less a reward."""
+
+    def __init__(self, objective: Augerino, problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
+        super().__init__(objective, problem, schedule, optimiser)
+        self.objective = objective
+
+    def steps(self, state: CurvatureState) -> Steps:
+        if not state.hyper.parameters:
+            return super().steps(state)
+        return Steps(self.problem.data, self.schedule.batch_size, partial(self._step_with_extents, state))
+
+    def _step_with_extents(self, state: CurvatureState, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        loss = -self.problem.likelihood.log_prob(self.problem.model(inputs), targets).sum()
+        # There may be none, but hyperparameters of other kinds.
+        extents = torch.cat([loss.new_zeros(0), *(extent.value for extent in state.hyper.extents)])
+        reward = self.objective.strength * extents.norm()
+        count = len(state.descent.parameters)
+        found = torch.autograd.grad(loss / len(inputs) - reward, [*state.descent.parameters, *state.hyper.parameters])
+        state.hyper.step(found[count:], self.objective.extent_rate * state.rate_share)
+        state.descent.step(found[:count])
+        return loss.detach()
+
+
+class LaplaceTrainer(CurvatureTrainer):
+    """The evidence: hyper-steps after some epochs."""
+
+    def __init__(self, objective: Laplace, problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
+        super().__init__(objective, problem, schedule, optimiser)
+        self.objective = objective
+        if objective.keep_best and optimiser.running:
+            raise ValueError(
+                "keep_best compares evidences from passes over all the data; those of running factors are of weights that "
+                "have moved on. Use Optimiser(running=0, eigenbasis=0), or keep_best=False."
+            )
+
+    def init(self, generator: Generator) -> CurvatureState:
+        refuse_still(self.problem.model)
+        state = super().init(generator)
+        state.best = Best(self.problem) if self.objective.keep_best else None
+        return state
+
+    def hyper_step(self, state: CurvatureState, curvature: Curvature) -> Curvature:
+        problem, settings = self.problem, self.objective
+        squares = state.running.squares() if state.running is not None and state.running.is_known else None
+        for _ in range(settings.hyper_steps):
+            update_precisions(curvature, problem.model, problem.prior, settings.damping, squares)
+        if update_noise(curvature, problem, self.schedule.batch_size, settings.damping):
+            return self._pass(state, self.rule)
+        return curvature
+
+    def move_extents(self, state: CurvatureState, curvature: Curvature) -> None:
+        settings, rate = self.objective, self.objective.extent_rate * state.rate_share
+        steps, share = settings.extent_steps, settings.extent_share
+        update_extents(curvature, self.problem, state.hyper, rate, steps, share, state.generator)

@@ -1,23 +1,65 @@
 """`sb.fit`: the thin loop over training records that most users call."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Generator, nn
 
 from symbayes.curvature.check import trusted
 from symbayes.curvature.evaluate import autocast_precision, without_autocast
+from symbayes.curvature.kfac import Kfac
 from symbayes.data.augment import Variation
 from symbayes.data.source import Data, as_source
 from symbayes.errors import NotFiniteError
-from symbayes.evidence.objective import ByCurvature, Laplace, Objective
+from symbayes.layout import weights
 from symbayes.likelihoods import Categorical, Likelihood
 from symbayes.priors import Prior, TensorwisePrior
-from symbayes.training.loop import train
+from symbayes.training.by_curvature import Laplace
+from symbayes.training.optimiser import LARGEST, Optimiser
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record
 from symbayes.training.result import Result
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Objective, S, Schedule, Trainer, records
+
+#: Where data are few, an epoch has at least this many steps, of at least so many data.
+_STEPS, _FEWEST = 16, 16
+#: The learning rate where matrices have more features on both sides than this: far too many for an eigenbasis.
+_WIDE, _RATE_OF_WIDE = 2 * LARGEST, 2e-3
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings that go together.
+
+    Args:
+        objective: What is maximised.
+        optimiser: How weights are moved.
+        schedule: How long and how fast.
+    """
+
+    objective: Objective
+    optimiser: Optimiser
+    schedule: Schedule
+
+
+def preset(problem: Problem, objective: Objective | None = None) -> Preset:
+    """How `fit` trains where nothing else is asked for, which is how ELLA's tables are made.
+
+    The evidence by hyper-steps after every epoch, with running factors, which also give Adam its eigenbasis; at the end with
+    the exact Fisher. Steps are of fewer data than 250 where data are few, so that there are enough of them.
+
+    Args:
+        problem: What is learned.
+        objective: What is maximised, if not that.
+    """
+    named = weights(problem.model).values()
+    wide = any(weight.ndim == 2 and min(weight.shape) > _WIDE for weight in named)
+    usual = Schedule(learning_rate=_RATE_OF_WIDE) if wide else Schedule()
+    batch_size = max(_FEWEST, min(usual.batch_size, problem.data.size // _STEPS))
+    chosen = objective if objective is not None else Laplace(final_rule=Kfac())
+    return Preset(chosen, chosen.usual_optimiser(problem), replace(usual, batch_size=batch_size))
 
 
 def fit(
@@ -27,6 +69,7 @@ def fit(
     likelihood: Likelihood | None = None,
     prior: Prior | None = None,
     objective: Objective | None = None,
+    optimiser: Optimiser | None = None,
     epochs: int | None = None,
     schedule: Schedule | None = None,
     augment: Variation | None = None,
@@ -43,10 +86,12 @@ def fit(
         data: A pair of tensors, a Dataset or a DataLoader.
         likelihood: Of targets given outputs; `Categorical()` when None.
         prior: Over the weights; a precision for every tensor, starting at 1, when None.
-        objective: `Laplace(...)` and `Elbo(...)` learn by the evidence, `Map(...)` keeps the prior as it is.
+        objective: `Laplace(...)` and `Elbo(...)` learn by the evidence, `Map(...)` keeps the prior as it is. What is None of
+            this and the next three is as `preset` says.
+        optimiser: How weights are moved, and whether curvature is collected on the way.
         epochs: Passes over the data; 100 when None.
         schedule: Batch size and learning rate as well, instead of `epochs`.
-        augment: How training images are varied from pass to pass, such as `FlipCrop()`; the evidence is of data as they are.
+        augment: How training images are augmented from pass to pass, such as `FlipCrop()`; the evidence is of data as they are.
         seed: For the order of data and for rules that sample. Initial weights are the model's own.
         progress: Whether to show a bar with loss, evidence and remaining time; ten lines instead where there is no terminal.
 
@@ -65,13 +110,14 @@ def fit(
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     likelihood = (likelihood if likelihood is not None else Categorical()).to(device)
     prior = (prior if prior is not None else TensorwisePrior(model)).to(device)
-    objective = objective if objective is not None else Laplace()
-    schedule = schedule or (Schedule() if epochs is None else Schedule(epochs=epochs))
     problem = Problem(model, as_source(data, device, augment), likelihood, prior, autocast_precision(device))
-    before = problem.check(schedule.batch_size, curvature=isinstance(objective, ByCurvature))
+    usual = preset(problem, objective)
+    chosen = schedule or (usual.schedule if epochs is None else replace(usual.schedule, epochs=epochs))
+    trainer = usual.objective.trainer(problem, chosen, optimiser or usual.optimiser)
+    before = trainer.check()
     generator = torch.Generator().manual_seed(seed)
-    result = learn_with_bar(problem, objective, schedule, generator=generator, progress=progress)
-    refuse_diverged(result, before, schedule)
+    result = learn_with_bar(trainer, generator=generator, progress=progress)
+    refuse_diverged(result, before, chosen)
     return result
 
 
@@ -97,9 +143,7 @@ def refuse_diverged(result: Result, before: float, schedule: Schedule) -> None:
 
 
 def learn_with_bar(
-    problem: Problem,
-    objective: Objective,
-    schedule: Schedule,
+    trainer: Trainer[Any],
     *,
     generator: Generator,
     each_epoch: Callable[[Record], None] = lambda record: None,
@@ -116,13 +160,13 @@ def learn_with_bar(
         console=console, disable=not (progress and has_bar), transient=True,
     )  # fmt: skip
     with bar:
-        task = bar.add_task("training", total=schedule.epochs)
+        task = bar.add_task("training", total=trainer.schedule.epochs)
         evidence = ""
 
         def show(record: Record) -> None:
             nonlocal evidence
             if record.evidence:
-                evidence = f", log evidence {record.evidence.total / problem.data.size:.3f} per datum"
+                evidence = f", log evidence {record.evidence.total / trainer.problem.data.size:.3f} per datum"
             said = f"loss {record.loss:.4f}{evidence}"
             bar.update(task, advance=1, description=said)
             if progress and not has_bar and 10 * record.epoch // record.epochs > 10 * (record.epoch - 1) // record.epochs:
@@ -130,20 +174,14 @@ def learn_with_bar(
                 console.print(f"{at}: {said}", highlight=False, soft_wrap=True)
             each_epoch(record)
 
-        return learn(problem, objective, schedule, generator=generator, each_epoch=show)
+        return learn(trainer, generator=generator, each_epoch=show)
 
 
-def learn(
-    problem: Problem,
-    objective: Objective,
-    schedule: Schedule,
-    *,
-    generator: Generator,
-    each_epoch: Callable[[Record], None],
-) -> Result:
+def learn(trainer: Trainer[S], *, generator: Generator, each_epoch: Callable[[Record], None] = lambda record: None) -> Result:
     """Train to the end, with a call after every epoch."""
-    training = train(problem, objective, schedule, generator=generator)
-    history: list[Record] = []
+    problem, history = trainer.problem, list[Record]()
+    with without_autocast(), trusted(problem.model):
+        training = records(trainer, trainer.init(generator))
     while True:
         try:
             with without_autocast(), trusted(problem.model):

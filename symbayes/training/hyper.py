@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import exp
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -10,7 +11,6 @@ from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.rule import Curvature
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.laplace import gradient_through
-from symbayes.evidence.objective import Laplace
 from symbayes.invariance.extents import Extents
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
@@ -115,15 +115,54 @@ class HyperAdam:
         for module in self.extents:
             module.clamp()
 
+    def state_dict(self) -> dict[str, Any]:
+        """What Adam remembers."""
+        return {} if self._adam is None else adam_state(self._adam)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Become what `state_dict` gave."""
+        if self._adam is not None:
+            load_adam(self._adam, state)
+
+
+def adam_state(adam: torch.optim.Adam) -> dict[str, Tensor]:
+    """What torch's Adam remembers, by the number of the parameter and name."""
+    return {f"{index}.{name}": value for index, own in enumerate(_memories(adam)) for name, value in own.items()}
+
+
+@torch.no_grad()
+def load_adam(adam: torch.optim.Adam, state: Mapping[str, Tensor]) -> None:
+    """Become what `adam_state` gave."""
+    parameters = [parameter for group in adam.param_groups for parameter in group["params"]]
+    adam.state.clear()
+    for key, value in state.items():
+        index, _, name = key.partition(".")
+        parameter = parameters[int(index)]
+        # Torch counts steps on the CPU.
+        adam.state[parameter][name] = value.clone() if name == "step" else value.to(parameter, copy=True)
+
+
+def _memories(adam: torch.optim.Adam) -> list[dict[str, Tensor]]:
+    return [adam.state.get(parameter, {}) for group in adam.param_groups for parameter in group["params"]]
+
 
 @torch.no_grad()
 def update_extents(
-    curvature: Curvature, problem: Problem, adam: HyperAdam, settings: Laplace, rate: float, generator: Generator
+    curvature: Curvature, problem: Problem, adam: HyperAdam, rate: float, steps: int, share: float, generator: Generator
 ) -> None:
-    """Steps up the gradient of the evidence in extents and other hyperparameters, through the curvature."""
+    """Steps up the gradient of the evidence in extents and other hyperparameters, through the curvature.
+
+    Args:
+        curvature: At the weights there are.
+        problem: Whose evidence it is.
+        adam: To be moved.
+        rate: Of a step.
+        steps: How many, each on other data.
+        share: Of the data, that all of them together use.
+        generator: For which.
+    """
     if not adam.parameters:
         return
-    share = settings.extent_share / settings.extent_steps
-    for _ in range(settings.extent_steps):
-        gradients = gradient_through(curvature, problem.prior, adam.parameters, share, generator)
+    for _ in range(steps):
+        gradients = gradient_through(curvature, problem.prior, adam.parameters, share / steps, generator)
         adam.step([-gradient / problem.data.size for gradient in gradients], rate)

@@ -18,7 +18,10 @@ All that changes from step to step lies in tensors, on a GPU beside the paramete
 Tensors of one type go through an operation together: on a GPU that is one kernel instead of one for each of them.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -26,8 +29,10 @@ from torch import Tensor, nn
 
 from symbayes.curvature.blocks import Block, DenseBlock, Factor, KroneckerBlock
 
-#: Sides of more features than this are left as they are: to turn them would cost more than the step.
+#: Sides of more features than this are left as they are: to rotate them would cost more than the step.
 LARGEST = 1000
+#: Of a rotation.
+SIDES = ("left", "right")
 
 
 class Rotation:
@@ -59,6 +64,10 @@ class Rotation:
         sides = (self.left, self.right) if old is None else (_between(old.left, self.left), _between(old.right, self.right))
         squared = (None if side is None else side.square() for side in sides)
         return Rotation(self.shape, *squared).into(variances)
+
+    def sides(self) -> dict[str, Tensor]:
+        """The matrices there are, by side."""
+        return {name: side for name, side in zip(SIDES, (self.left, self.right), strict=True) if side is not None}
 
     def copy_(self, other: "Rotation") -> None:
         """Become another rotation of the same weight."""
@@ -97,11 +106,91 @@ def _vectors(factor: Factor) -> Float[Tensor, "block d d"] | None:
     return factor.eigenvectors.clone()
 
 
+@dataclass(frozen=True)
+class Optimiser:
+    """How weights are moved, and what of the curvature is collected on the way: Adam under the prior, in an eigenbasis.
+
+    Args:
+        running: Steps from one training batch whose Kronecker factors are collected to the next. Their running mean gives the
+            curvature of all hyper-steps but the last; 0 for a pass over all data for each of them.
+        memory: Batches that count in that mean.
+        eigenbasis: Weights are moved in the eigenbasis of the running factors, found again after every so many epochs: nearly a
+            natural gradient; 0 for the coordinates of the weights themselves.
+    """
+
+    running: int = 10
+    memory: int = 20
+    eigenbasis: int = 2
+
+    def __post_init__(self) -> None:
+        if self.running < 0 or self.memory < 1 or self.eigenbasis < 0:
+            raise ValueError(
+                "running and eigenbasis must be 0 or more and memory at least 1; "
+                f"got {self.running}, {self.eigenbasis}, {self.memory}."
+            )
+        if self.eigenbasis and not self.running:
+            raise ValueError(
+                "The eigenbasis is that of running factors, so they must be collected: running=10; or eigenbasis=0 for none."
+            )
+
+    def over(self, parameters: Sequence[nn.Parameter]) -> "Descent":
+        """What moves these parameters; another optimiser gives another here."""
+        # In an eigenbasis that changes, squares of gradients are remembered less long.
+        return ProximalAdam(parameters, (0.9, 0.99 if self.eigenbasis else 0.999))
+
+
+#: Adam in the coordinates of the weights, and curvature by passes over all data.
+PLAIN = Optimiser(running=0, eigenbasis=0)
+
+
+class Descent(ABC):
+    """What moves parameters down gradients of the mean loss, under a Gaussian prior; an `Optimiser` gives it.
+
+    Args:
+        parameters: What to move.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters: list[Tensor] = list(parameters)
+        #: The coordinates in which each parameter is moved; its own where None.
+        self.rotations: list[Rotation | None] = [None] * len(self.parameters)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every step is like the next one, so that it can be captured as a CUDA graph."""
+        return False
+
+    @abstractmethod
+    def set(self, learning_rate: float, penalties: Sequence[float] | Tensor) -> None:
+        """For the steps to come: the learning rate, and δ/N for each parameter."""
+
+    @abstractmethod
+    def step(self, gradients: tuple[Tensor, ...]) -> None:
+        """One step down gradients of the mean negative log-likelihood, and towards zero by the prior."""
+
+    def rotate(self, rotations: Sequence[Rotation | None]) -> None:
+        """Move parameters in these coordinates from now on, or as before where None.
+
+        Raises:
+            NotImplementedError: If there are coordinates, and the optimiser knows none but its own.
+        """
+        if any(rotation is not None for rotation in rotations):
+            raise NotImplementedError(f"{type(self).__name__} has no steps in an eigenbasis. Use eigenbasis=0.")
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """All that it remembers, as tensors and plain values by name."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Become what `state_dict` gave."""
+
+
 #: Steps after which a tensor that never had a gradient is taken to be without use; the prior then takes it to zero.
 PATIENCE = 10
 
 
-class ProximalAdam:
+class ProximalAdam(Descent):
     """Adam (Kingma and Ba 2015) whose quadratic penalty is applied implicitly.
 
     Args:
@@ -113,7 +202,7 @@ class ProximalAdam:
     def __init__(
         self, parameters: Sequence[nn.Parameter], betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8
     ) -> None:
-        self.parameters: list[Tensor] = list(parameters)
+        super().__init__(parameters)
         self.betas, self.epsilon = betas, epsilon
         self.means = [torch.zeros_like(p) for p in self.parameters]
         self.squares = [torch.zeros_like(p) for p in self.parameters]
@@ -126,8 +215,6 @@ class ProximalAdam:
         self._type = types.pop() if len(types) == 1 else torch.float64
         #: lr · δ/N, entry by entry.
         self._pulls = [torch.zeros_like(p) for p in self.parameters]
-        #: The coordinates in which each parameter is optimised; its own where None.
-        self.rotations: list[Rotation | None] = [None] * len(self.parameters)
         #: The parameters in these coordinates: themselves where there are none.
         self._places = list(self.parameters)
         #: Steps from the host, which replayed ones are not.
@@ -135,20 +222,19 @@ class ProximalAdam:
 
     @property
     def settled(self) -> bool:
-        """Whether every step is like the next one, so that it can be captured."""
         return self._from_host >= PATIENCE
 
     def set(self, learning_rate: float, penalties: Sequence[float] | Tensor) -> None:
-        """For the steps to come: the learning rate, and δ/N for each parameter; nothing waits for a GPU."""
+        """As `Descent` says; nothing waits for a GPU."""
         self._numbers[1] = learning_rate
         for pull, penalty in zip(self._pulls, penalties, strict=True):
             pull.fill_(penalty).mul_(learning_rate)
 
     @torch.no_grad()
-    def turn(self, rotations: Sequence[Rotation | None]) -> None:
-        """See parameters in these coordinates from now on, or as before where None; what is known of gradients is carried over.
+    def rotate(self, rotations: Sequence[Rotation | None]) -> None:
+        """Move parameters in these coordinates from now on, or as before where None; means and squares are carried over.
 
-        From the first turn on, parameters are to be changed by steps alone.
+        From the first rotation on, parameters are to be changed by steps alone.
         """
         for index, (old, new) in enumerate(zip(self.rotations, rotations, strict=True)):
             if new is None:
@@ -165,15 +251,14 @@ class ProximalAdam:
 
     @torch.no_grad()
     def step(self, gradients: tuple[Tensor, ...]) -> None:
-        """One step down gradients of the mean negative log-likelihood, and towards zero by the prior."""
-        turned = [(i, rotation) for i, rotation in enumerate(self.rotations) if rotation is not None]
+        rotated = [(i, rotation) for i, rotation in enumerate(self.rotations) if rotation is not None]
         slopes = list(gradients)
-        for i, rotation in turned:
+        for i, rotation in rotated:
             slopes[i] = rotation.into(gradients[i])
         self._step(self._places, tuple(slopes))
-        if turned:
-            back = [rotation.back(self._places[i]) for i, rotation in turned]
-            torch._foreach_copy_([self.parameters[i] for i, _ in turned], back)
+        if rotated:
+            back = [rotation.back(self._places[i]) for i, rotation in rotated]
+            torch._foreach_copy_([self.parameters[i] for i, _ in rotated], back)
 
     def _step(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:
         self._from_host += 1
@@ -198,3 +283,29 @@ class ProximalAdam:
     def _number(self, value: Tensor) -> Tensor:
         """In the type of the parameters, if they have one: numbers of another are applied tensor by tensor."""
         return value.to(self._type)
+
+    def state_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"numbers": self._numbers, "from_host": self._from_host}
+        for index, rotation in enumerate(self.rotations):
+            found |= {f"mean.{index}": self.means[index], f"square.{index}": self.squares[index]}
+            if rotation is not None:
+                # Not the weights rotated anew: rounding would differ.
+                found |= {f"shape.{index}": list(rotation.shape), f"place.{index}": self._places[index]}
+                found |= {f"{side}.{index}": own for side, own in rotation.sides().items()}
+        return found
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Become what `state_dict` gave. Rotations lie in other memory then: steps must be captured again."""
+        self._numbers.copy_(state["numbers"])
+        self._from_host = int(state["from_host"])
+        for index, parameter in enumerate(self.parameters):
+            self.means[index].copy_(state[f"mean.{index}"])
+            self.squares[index].copy_(state[f"square.{index}"])
+            self.rotations[index], self._places[index] = None, parameter
+            if f"shape.{index}" in state:
+                blocks, d_out, d_in = state[f"shape.{index}"]
+                sides = (state.get(f"{side}.{index}") for side in SIDES)
+                left, right = (None if side is None else side.to(parameter) for side in sides)
+                self.rotations[index] = Rotation((blocks, d_out, d_in), left, right)
+                self._places[index] = state[f"place.{index}"].to(parameter)

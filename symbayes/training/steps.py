@@ -1,4 +1,4 @@
-"""The steps of an epoch: each from the host, or one captured as a CUDA graph and replayed.
+"""The steps of an epoch: each launched from the CPU, or one captured as a CUDA graph and replayed.
 
 Networks of the size that symmetries are learned in are bound by the launch of kernels on a GPU, not by arithmetic. A captured
 step reads its lines of the plan of the epoch (which data, how augmented) at a counter that it moves itself, so an epoch is that
@@ -9,10 +9,11 @@ import gc
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -22,36 +23,38 @@ from symbayes.data.source import Batch, DataSource, TensorSource
 _log = logging.getLogger("symbayes")
 
 _CAPTURING = threading.Lock()
+#: Settings of torch are those of all threads.
+_SETTING = threading.RLock()
 
 #: What a step does with a batch: it moves the weights, and gives the loss summed over data.
 Step = Callable[[Batch], Tensor]
 
 
 @dataclass(frozen=True)
-class Watch:
+class Callback:
     """What is done beside every so-many-th step.
 
     Args:
-        look: With the batch of that step; without augmentation, unless a Dataset or DataLoader of a user varies what it gives.
+        call: With the batch of that step; without augmentation, unless a user's Dataset or DataLoader augments what it gives.
         every: Steps from one time to the next.
     """
 
-    look: Callable[[Batch], None]
+    call: Callable[[Batch], None]
     every: int
 
 
 class Steps:
-    """Steps that are taken from the host.
+    """Steps that are launched from the CPU.
 
     Args:
         data: To be read.
         batch_size: Data in a step.
         step: What to do with a batch.
-        watch: What to do beside some of them.
+        callback: What to do beside some of them.
     """
 
-    def __init__(self, data: DataSource, batch_size: int, step: Step, watch: Watch | None = None) -> None:
-        self.data, self.batch_size, self.step, self.watch = data, batch_size, step, watch
+    def __init__(self, data: DataSource, batch_size: int, step: Step, callback: Callback | None = None) -> None:
+        self.data, self.batch_size, self.step, self.callback = data, batch_size, step, callback
         self._taken = 0
         #: Data in a whole batch: as many as in the first, because a DataLoader has a size of its own.
         self._whole = 0
@@ -61,9 +64,9 @@ class Steps:
         total: Tensor = torch.zeros(())
         for batch, as_they_are in self._batches(generator):
             total = total + self.step(batch)
-            if self._watches(len(batch[0])):
-                assert self.watch is not None
-                self.watch.look(as_they_are())
+            if self._is_called(len(batch[0])):
+                assert self.callback is not None
+                self.callback.call(as_they_are())
         return total
 
     def _batches(self, generator: Generator) -> Iterator[tuple[Batch, Callable[[], Batch]]]:
@@ -78,11 +81,20 @@ class Steps:
     def forget(self) -> None:
         """Steps are not as they were: what was captured of them does not hold any more."""
 
-    def _watches(self, size: int) -> bool:
-        """Whether to watch beside this step; only whole batches, which count alike."""
+    def state_dict(self) -> dict[str, Any]:
+        """How many steps were taken, and of how many data."""
+        return {"taken": self._taken, "whole": self._whole}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Become what `state_dict` gave; other tensors may lie in other memory now, so steps are captured again."""
+        self._taken, self._whole = int(state["taken"]), int(state["whole"])
+        self.forget()
+
+    def _is_called(self, size: int) -> bool:
+        """Whether to call back beside this step; only with whole batches, which count alike."""
         self._taken += 1
         self._whole = self._whole or size
-        return self.watch is not None and self._taken % self.watch.every == 0 and size == self._whole
+        return self.callback is not None and self._taken % self.callback.every == 0 and size == self._whole
 
 
 def _same(batch: Batch) -> Batch:
@@ -94,9 +106,9 @@ class CapturedSteps(Steps):
 
     Args:
         data: On a CUDA device.
-        batch_size: Data in a step; those left over at the end of an epoch are a step from the host.
+        batch_size: Data in a step; those left over at the end of an epoch are a step from the CPU.
         step: What to do with a batch. It must not wait for the device.
-        watch: What to do beside some of them; nor may that.
+        callback: What to do beside some of them; nor may that.
         settled: Whether all steps from now on are alike.
         generators: From which steps draw on the device.
     """
@@ -106,11 +118,11 @@ class CapturedSteps(Steps):
         data: TensorSource,
         batch_size: int,
         step: Step,
-        watch: Watch | None,
+        callback: Callback | None,
         settled: Callable[[], bool],
         generators: Sequence[Generator],
     ) -> None:
-        super().__init__(data, batch_size, step, watch)
+        super().__init__(data, batch_size, step, callback)
         self.source, self.settled, self.generators = data, settled, generators
         self._graphs: dict[Callable[[], None], torch.cuda.CUDAGraph] = {}
         self._plan = torch.empty(0)
@@ -130,12 +142,12 @@ class CapturedSteps(Steps):
         self._total.zero_()
         for _ in range(whole):
             self._run(self._step)
-            if self._watches(size):
-                self._run(self._look)
+            if self._is_called(size):
+                self._run(self._call)
         if len(plan) > whole * size:
             rest = plan[whole * size :]
             self._total += self.step(self.source.planned(rest))
-            self._watches(len(rest))
+            self._is_called(len(rest))
         return self._total.clone()
 
     def forget(self) -> None:
@@ -145,9 +157,9 @@ class CapturedSteps(Steps):
         self._total += self.step(self.source.planned(self._lines()))
         self._at += 1
 
-    def _look(self) -> None:
-        assert self.watch is not None
-        self.watch.look(self.source.as_they_are(self._lines(-1)))
+    def _call(self) -> None:
+        assert self.callback is not None
+        self.callback.call(self.source.as_they_are(self._lines(-1)))
 
     def _lines(self, shift: int = 0) -> Tensor:
         """Of the plan, for the step that is next."""
@@ -160,12 +172,12 @@ class CapturedSteps(Steps):
         if not self.settled():
             work()
             return
-        before = _drawn_on_the_host()
+        before = _cpu_random_state()
         work()
-        if _drawn_on_the_host() == before:
+        if _cpu_random_state() == before:
             self._capture(work)
             return
-        _log.warning("The model draws random numbers on the host, which a CUDA graph would repeat: no step is captured.")
+        _log.warning("The model draws random numbers on the CPU, which a CUDA graph would repeat: no step is captured.")
         self.settled = lambda: False
 
     def _capture(self, work: Callable[[], None]) -> None:
@@ -178,7 +190,7 @@ class CapturedSteps(Steps):
             with _CAPTURING, _nothing_collected(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 work()
         except RuntimeError as error:
-            _log.warning("A step could not be captured as a CUDA graph, so every step is launched from the host: %s", error)
+            _log.warning("A step could not be captured as a CUDA graph, so every step is launched from the CPU: %s", error)
             self.settled = lambda: False
             self.forget()
             before.restore()
@@ -215,8 +227,8 @@ def _nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _drawn_on_the_host() -> tuple[object, ...]:
-    """Where the generators of the host are."""
+def _cpu_random_state() -> tuple[object, ...]:
+    """Where the generators of the CPU are."""
     return random.getstate(), torch.get_rng_state().numpy().tobytes()
 
 
@@ -224,11 +236,33 @@ def steps_for(
     data: DataSource,
     batch_size: int,
     step: Step,
-    watch: Watch | None,
+    callback: Callback | None,
     settled: Callable[[], bool],
     generators: Sequence[Generator],
 ) -> Steps:
-    """Captured steps where data lie on a CUDA device, and fill more than a few batches; otherwise from the host."""
+    """Captured steps where data lie on a CUDA device, and fill more than a few batches; otherwise from the CPU."""
     if isinstance(data, TensorSource) and data.inputs.device.type == "cuda" and data.size >= 4 * batch_size:
-        return CapturedSteps(data, batch_size, step, watch, settled, generators)
-    return Steps(data, batch_size, step, watch)
+        return CapturedSteps(data, batch_size, step, callback, settled, generators)
+    return Steps(data, batch_size, step, callback)
+
+
+@contextmanager
+def tensor_cores(device: torch.device) -> Iterator[None]:
+    """Products of matrices on a GPU as precise as convolutions are by default, TF32; as they were, where a user has chosen.
+
+    For gradients alone, whose noise is far above a mantissa of ten bits.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if device.type != "cuda" or not hasattr(matmul, "fp32_precision"):  # which torch has since 2.9
+        yield
+        return
+    with _SETTING:
+        if matmul.fp32_precision != "none" or cudnn.conv.fp32_precision != "tf32":  # type: ignore[attr-defined]
+            yield
+            return
+        matmul.allow_tf32 = True  # the older of two ways to say it, which both understand
+        try:
+            yield
+        finally:
+            matmul.allow_tf32 = False
+            matmul.fp32_precision = "none"

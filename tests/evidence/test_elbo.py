@@ -1,6 +1,6 @@
 """The evidence lower bound against closed forms: linear regression, dense normals, finite differences."""
 
-from math import log
+from math import log, pi
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from oracles import finite_difference
 from torch import nn
 
 import symbayes as sb
-from symbayes.evidence.elbo import log_precisions, second_moments
+from symbayes.evidence.elbo import expected_log_prior, log_precisions, second_moments
 from symbayes.posterior.functional import sampled_outputs
 
 FAMILIES = {
@@ -418,3 +418,17 @@ def test_something_must_be_uncertain():
     model.weight.requires_grad_(False)
     with pytest.raises(ValueError, match="weights that are uncertain"):
         sb.MeanField(biases="deterministic").over(model)
+
+
+def test_sums_over_tensors_are_in_the_order_of_the_model():
+    """So that they are rounded alike in every process, whatever its hash seed: training goes on in another one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(7, 7) for _ in range(12))).double()
+    prior = sb.TensorwisePrior(model).double()
+    moments = {name: torch.rand((), dtype=torch.float64) * 10 ** (k % 7) for k, name in enumerate(prior.group_of)}
+    deterministic = frozenset({"3.bias"})
+    total = torch.zeros((), dtype=torch.float64)
+    for name, precision in prior.precisions().items():
+        if name not in deterministic:
+            total = total + (prior.sizes[name] * (precision.log() - log(2 * pi)) - precision * moments[name]) / 2
+    assert expected_log_prior(prior, moments, prior.precisions(), deterministic) == total

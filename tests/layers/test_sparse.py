@@ -7,7 +7,6 @@ from torch.testing import assert_close
 
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
-from symbayes.evidence.objective import Map
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
@@ -15,6 +14,7 @@ from symbayes.layers.smooth import ExpandedPath, ProjectedPath, RadialBasis, Spa
 from symbayes.layout import Layout
 from symbayes.likelihoods import Categorical, Gaussian
 from symbayes.priors import TensorwisePrior
+from symbayes.training.by_curvature import Map
 from symbayes.training.fit import fit
 
 

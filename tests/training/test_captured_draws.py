@@ -1,4 +1,4 @@
-"""What must not be captured: steps that draw random numbers on the host, which a graph would repeat."""
+"""What must not be captured: steps that draw random numbers on the CPU, which a graph would repeat."""
 
 import random
 
@@ -25,5 +25,5 @@ def test_steps_that_draw_on_the_host_are_not_captured(monkeypatch, caplog):
         caplog.clear()
         assert captured(draw, monkeypatch) == []
         assert [record.message for record in caplog.records] == [
-            "The model draws random numbers on the host, which a CUDA graph would repeat: no step is captured."
+            "The model draws random numbers on the CPU, which a CUDA graph would repeat: no step is captured."
         ]

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 import symbayes as sb
 from symbayes.curvature import Ggn, Kernel, Lanczos, MonteCarloFisher
 from symbayes.data.source import as_source
-from symbayes.training.loop import train
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record
+from symbayes.training.trainer import train
 
 
 def blobs(n=60, seed=0):
@@ -315,7 +315,6 @@ def test_a_loss_that_stops_being_a_number_is_said():
     ("build", "message"),
     [
         (lambda: sb.Laplace(burn_in=1.0), "burn_in and cool_down must be shares of the epochs"),
-        (lambda: sb.Laplace(running=10, keep_best=True), "keep_best compares evidences from passes over all the data"),
         (lambda: sb.Laplace(damping=0.0), "damping must lie above 0"),
         (lambda: sb.Laplace(frequency=0), "hyper_steps and extent_steps must be at least 1"),
         (lambda: sb.Schedule(epochs=0), "epochs and batch_size must be at least 1"),

@@ -13,15 +13,15 @@ from symbayes.curvature.kernel import Kernel, Subsets
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.load import load
 from symbayes.errors import NotFiniteError
-from symbayes.evidence.objective import Augerino, Laplace, Map
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import Augmentation, OrbitAverage
+from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.fit import fit
 from symbayes.training.hyper import HyperAdam
 from symbayes.training.loading import load_result
 from symbayes.training.optimiser import ProximalAdam
-from symbayes.training.schedule import Schedule
+from symbayes.training.trainer import Schedule
 
 SCHEDULE = Schedule(40, batch_size=40, learning_rate=2e-2)
 

@@ -1,6 +1,4 @@
-"""Steps that are quick: in TF32 where nobody chose otherwise, and not turned where there is nothing to turn."""
-
-import dataclasses
+"""Steps that are quick: in TF32 where nobody chose otherwise, and in no eigenbasis where curvature is negligible."""
 
 import pytest
 import torch
@@ -9,25 +7,23 @@ import symbayes as sb
 from symbayes.data.source import as_source
 from symbayes.layout import weights
 from symbayes.training.problem import Problem
-from symbayes.training.weight_steps import WeightSteps, _tensor_cores
+from symbayes.training.steps import tensor_cores
 from tests.small import load_few
 
 
-def weight_steps(**changes):
+def training():
     task = load_few("placed-digits")
     model = sb.allconv(task, ("factored", "conv"), 1, generator=torch.Generator().manual_seed(0))
-    prior = sb.TensorwisePrior(model)
-    source = as_source(task.train, torch.device("cpu"))
-    objective = dataclasses.replace(sb.Laplace.amortised(), running=2, **changes)
-    generator = torch.Generator().manual_seed(0)
-    steps = WeightSteps(Problem(model, source, sb.Categorical(), prior), objective, sb.Schedule(4, 20), generator)
-    steps.epoch(1.0, generator)
-    return steps, prior, generator
+    problem = Problem(model, as_source(task.train, torch.device("cpu")), sb.Categorical(), sb.TensorwisePrior(model))
+    trainer = sb.Laplace().trainer(problem, sb.Schedule(4, 20, 3e-3, 0.0), sb.Optimiser(2))
+    state = trainer.init(torch.Generator().manual_seed(0))
+    trainer.move_weights(state)
+    return trainer, state
 
 
-def turned(steps):
-    named = weights(steps.problem.model)
-    return {name for name, rotation in zip(named, steps.optimiser.rotations, strict=True) if rotation is not None}
+def rotated(state):
+    named = weights(state.problem.model)
+    return {name for name, rotation in zip(named, state.descent.rotations, strict=True) if rotation is not None}
 
 
 @pytest.fixture
@@ -52,13 +48,13 @@ def test_products_on_a_gpu_are_as_precise_as_convolutions_meanwhile(matmul):
     unset = ("none", False, "highest")
     for _ in range(2):
         assert precision(matmul) == unset
-        with _tensor_cores(torch.device("cuda")):
+        with tensor_cores(torch.device("cuda")):
             assert precision(matmul) == ("tf32", True, "high")
-            with _tensor_cores(torch.device("cuda")):
+            with tensor_cores(torch.device("cuda")):
                 assert precision(matmul) == ("tf32", True, "high")
-    with _tensor_cores(torch.device("cpu")):
+    with tensor_cores(torch.device("cpu")):
         assert precision(matmul) == unset
-    with pytest.raises(ZeroDivisionError), _tensor_cores(torch.device("cuda")):
+    with pytest.raises(ZeroDivisionError), tensor_cores(torch.device("cuda")):
         raise ZeroDivisionError
     assert precision(matmul) == unset
 
@@ -66,38 +62,39 @@ def test_products_on_a_gpu_are_as_precise_as_convolutions_meanwhile(matmul):
 @needs_precisions
 def test_what_a_user_has_chosen_stays(matmul):
     torch.set_float32_matmul_precision("highest")
-    with _tensor_cores(torch.device("cuda")):
+    with tensor_cores(torch.device("cuda")):
         assert precision(matmul) == ("ieee", False, "highest")
     matmul.fp32_precision = "none"
     torch.backends.cudnn.conv.fp32_precision = "ieee"
     try:
-        with _tensor_cores(torch.device("cuda")):
+        with tensor_cores(torch.device("cuda")):
             assert matmul.fp32_precision == "none"
     finally:
         torch.backends.cudnn.conv.fp32_precision = "tf32"
 
 
-def test_what_is_faint_is_turned_when_it_is_not_any_more():
-    steps, prior, generator = weight_steps()
-    off = {name for name in weights(steps.problem.model) if ".factored." in name}
+def test_what_is_negligible_is_rotated_when_it_is_not_any_more():
+    trainer, state = training()
+    model, prior = state.problem.model, state.problem.prior
+    off = {name for name in weights(model) if ".factored." in name}
     learned = prior.log_precision.detach().clone()
     with torch.no_grad():
         for name in off:
             prior.log_precision[prior.groups.index(prior.group_of[name])] = 20.0
-            steps.problem.model.get_parameter(name).mul_(1e-4)
-    steps.running = None
+            model.get_parameter(name).mul_(1e-4)
+    state.running = None
     forgotten = []
-    steps.steps.forget = lambda: forgotten.append(len(forgotten))
-    steps.turn(steps.curvature(False, generator))
-    assert turned(steps)
-    assert not turned(steps) & off
+    state.steps.forget = lambda: forgotten.append(len(forgotten))
+    trainer.rotate(state, trainer.curvature(state))
+    assert rotated(state)
+    assert not rotated(state) & off
     assert len(forgotten) == 1
-    steps.turn(steps.curvature(False, generator))
-    assert len(forgotten) == 1  # the same tensors are turned, in the same memory
+    trainer.rotate(state, trainer.curvature(state))
+    assert len(forgotten) == 1  # the same tensors are rotated, in the same memory
     with torch.no_grad():
         prior.log_precision.copy_(learned)
         for name in off:
-            steps.problem.model.get_parameter(name).mul_(1e4)
-    steps.turn(steps.curvature(False, generator))
-    assert turned(steps) >= {name for name in off if "weight" in name}
+            model.get_parameter(name).mul_(1e4)
+    trainer.rotate(state, trainer.curvature(state))
+    assert rotated(state) >= {name for name in off if "weight" in name}
     assert len(forgotten) == 2

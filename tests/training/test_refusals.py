@@ -9,6 +9,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.curvature import Ggn, Kernel, Lanczos, Preconditioned
 from symbayes.posterior import FullCovariance
+from symbayes.training.optimiser import PLAIN
 
 N = 40
 
@@ -53,12 +54,16 @@ def test_half_precision_is_refused_wherever_curvature_is(dtype):
         sb.fit(model, (inputs.to(dtype), targets), progress=False)
 
 
-@pytest.mark.parametrize("objective", [sb.Laplace(), sb.Laplace.amortised(running=2), sb.Elbo()], ids=["a", "b", "c"])
-def test_training_takes_an_autocast_and_its_evidence_does_not(objective):
+@pytest.mark.parametrize(
+    ("objective", "optimiser"),
+    [(sb.Laplace(), PLAIN), (sb.Laplace(), sb.Optimiser(2)), (sb.Elbo(), PLAIN)],
+    ids=["passes", "running factors", "bound"],
+)
+def test_training_takes_an_autocast_and_its_evidence_does_not(objective, optimiser):
     pair, schedule = data(), sb.Schedule(4, 10)
     torch.manual_seed(0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        result = sb.fit(network(), pair, objective=objective, schedule=schedule, progress=False)
+        result = sb.fit(network(), pair, objective=objective, optimiser=optimiser, schedule=schedule, progress=False)
     if not isinstance(objective, sb.Elbo):
         generator = torch.Generator().manual_seed(0)
         rule = sb.Kfac()

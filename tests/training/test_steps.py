@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from symbayes.data.augment import FlipCrop
 from symbayes.data.source import as_source
 from symbayes.training.optimiser import PATIENCE, ProximalAdam
-from symbayes.training.steps import CapturedSteps, Steps, Watch, _nothing_collected, steps_for
+from symbayes.training.steps import Callback, CapturedSteps, Steps, _nothing_collected, steps_for
 
 CPU = torch.device("cpu")
 
@@ -28,7 +28,8 @@ def looks(data, batch_size, every, epochs, augment=None):
         taken.append(len(batch[0]))
         return torch.tensor(float(len(batch[0])))
 
-    steps = Steps(as_source(data, CPU, augment), batch_size, step, Watch(lambda batch: seen.append((len(taken), batch)), every))
+    callback = Callback(lambda batch: seen.append((len(taken), batch)), every)
+    steps = Steps(as_source(data, CPU, augment), batch_size, step, callback)
     for epoch in range(epochs):
         total = steps.epoch(torch.Generator().manual_seed(epoch))
         assert total == len(data[0]) if isinstance(data, tuple) else total > 0
@@ -63,7 +64,7 @@ def test_what_is_looked_at_is_the_batch_of_the_step_without_augmentation():
     steps = []
     source = as_source((inputs, targets), CPU, FlipCrop(2))
     seen = []
-    run = Steps(source, 5, lambda batch: steps.append(batch) or torch.zeros(()), Watch(seen.append, 2))
+    run = Steps(source, 5, lambda batch: steps.append(batch) or torch.zeros(()), Callback(seen.append, 2))
     run.epoch(torch.Generator().manual_seed(0))
     assert len(seen) == 2
     for (x, y), (varied, same) in zip(seen, steps[1::2], strict=True):
@@ -132,9 +133,9 @@ def test_captured_steps_are_those_from_the_host(size, monkeypatch):
             seen[0] += 1
             seen[1] += batch[0].double().sum()
 
-        watch = Watch(look, 3)
+        callback = Callback(look, 3)
         settled = lambda: optimiser.settled  # noqa: E731
-        steps = CapturedSteps(source, 20, step, watch, settled, []) if captured else Steps(source, 20, step, watch)
+        steps = CapturedSteps(source, 20, step, callback, settled, []) if captured else Steps(source, 20, step, callback)
         generator = torch.Generator().manual_seed(1)
         losses = torch.stack([steps.epoch(generator) for _ in range(4)])
         assert not captured or len(steps._graphs) == 2

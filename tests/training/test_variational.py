@@ -6,12 +6,11 @@ from torch import nn
 
 import symbayes as sb
 from symbayes.data.source import as_source
-from symbayes.evidence.elbo import WARM_FROM
-from symbayes.evidence.objective import Objective
 from symbayes.layout import Hyperparameter
 from symbayes.posterior import FullCovariance, HiddenUnits
-from symbayes.training.loop import train
+from symbayes.training.elbo import WARM_FROM
 from symbayes.training.problem import Problem
+from symbayes.training.trainer import train
 
 
 def regression(count: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
@@ -165,11 +164,6 @@ def test_the_divergence_is_let_in_and_reported_in_full():
         found = record.evidence
         assert found.total == pytest.approx(found.log_likelihood + found.log_prior + found.log_volume)
         assert found.log_prior + found.log_volume < -1  # not a thousandth of it
-
-
-def test_an_objective_of_no_known_kind_is_refused():
-    with pytest.raises(TypeError, match=r"must be a Laplace, Map, Augerino or Elbo; got Objective"):
-        sb.fit(nn.Linear(4, 1), regression(), likelihood=sb.Gaussian(), objective=Objective(), progress=False)
 
 
 def test_weights_that_diverge_are_refused():

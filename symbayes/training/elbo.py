@@ -1,0 +1,426 @@
+"""Training by the evidence lower bound, E_q log p(D | W) − KL(q ‖ p): weights, spreads and hyperparameters by one gradient.
+
+Precisions are the best in closed form. The terms are those of every other estimate: log p(D | W) and log p(W), on average under
+the posterior q, and its volume, which is the entropy of q. Nothing is weighted: minibatches stand for all the data, and the
+divergence counts as what it is.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from symbayes.curvature.evaluate import evaluating, log_likelihood
+from symbayes.data.source import Batch
+from symbayes.errors import NotFiniteError
+from symbayes.evidence.elbo import effective, expected_log_prior, log_precisions, prior_precisions, second_moments
+from symbayes.evidence.terms import Evidence
+from symbayes.invariance.extents import all_extents
+from symbayes.layout import hyperparameters, weights
+from symbayes.likelihoods import Likelihood
+from symbayes.posterior.families import Family, MatrixNormal, Variational
+from symbayes.posterior.functional import outputs_under, sampled_outputs
+from symbayes.posterior.permutations import HiddenUnits, mutual_information
+from symbayes.posterior.posterior import Posterior
+from symbayes.priors import Prior
+from symbayes.training.hyper import HyperAdam, adam_state, load_adam
+from symbayes.training.optimiser import PLAIN, Optimiser
+from symbayes.training.problem import Problem
+from symbayes.training.record import Record
+from symbayes.training.trainer import Objective, Part, Schedule, State, Trainer
+
+DRAWS = ("random", "antithetic", "cubature")
+NOISES = ("closed form", "gradient")
+#: The weight of the divergence at the start of a warm-up.
+WARM_FROM = 1e-3
+
+
+@dataclass(frozen=True)
+class Elbo(Objective):
+    """The evidence lower bound: weights, spreads, extents and other hyperparameters by gradient, precisions in closed form.
+
+    Args:
+        family: Of posteriors.
+        samples: Draws of weights in a step.
+        final_samples: Draws of weights for the evidence of the result.
+        draws: "random"; "antithetic", in pairs that lie opposite to each other; or "cubature", a fixed set of twice as many
+            as there are weights, whatever `samples` say, whose average is exact where log p(D | W) is quadratic in W.
+        local: Whether noise is drawn behind maps whose weights meet each datum once (see `posterior/functional.py`).
+        collapsed: Whether learned precisions are always the best for the posterior there is, δ = p / E‖θ‖²; otherwise they are
+            those of the prior, which a user may learn by gradient.
+        noise: How a noise that is learned is: in "closed form" after every epoch, the mean squared error under the posterior;
+            or by "gradient".
+        permutations: How many random permutations of hidden units the volume is corrected with (`posterior/permutations.py`);
+            none when 0.
+        units: The hidden units that may change places; found in the model when None.
+        warm_up: Share of the epochs over which the divergence is let into the gradient, in equal factors from a thousandth on.
+            Extents and other hyperparameters rest until then. At full weight from the start, weights that do not fit anything
+            yet are given up: the bound has a maximum where the network is off. Evidence is always reported in full.
+        spread_rate: Learning rate of the spread, relative to that of the weights.
+        extent_rate: Learning rate of extents and other hyperparameters.
+        frequency: Epochs from one step of extents and other hyperparameters to the next; at 1 there is one with every batch.
+            Otherwise weights and spreads follow a step before the next is chosen, by the mean gradient of the second half of
+            the epochs between. Where the posterior is tight, weights that fit what hyperparameters were hold them back.
+    """
+
+    family: Family = field(default_factory=MatrixNormal)
+    samples: int = 2
+    final_samples: int = 32
+    draws: str = "antithetic"
+    local: bool = True
+    collapsed: bool = True
+    noise: str = "closed form"
+    permutations: int = 0
+    units: tuple[HiddenUnits, ...] | None = None
+    warm_up: float = 0.5
+    spread_rate: float = 3.0
+    extent_rate: float = 0.02
+    frequency: int = 1
+
+    def __post_init__(self) -> None:
+        if self.draws not in DRAWS or self.noise not in NOISES:
+            raise ValueError(
+                f"draws must be one of {', '.join(DRAWS)}, and noise one of {', '.join(NOISES)}; "
+                f"got {self.draws!r} and {self.noise!r}."
+            )
+        if self.samples < 1 or self.final_samples < 1 or self.permutations < 0:
+            raise ValueError(
+                "samples and final_samples must be at least 1, and permutations not negative; "
+                f"got {self.samples}, {self.final_samples} and {self.permutations}."
+            )
+        if self.draws == "antithetic" and (self.samples % 2 or self.final_samples % 2):
+            raise ValueError(
+                f"Antithetic draws come in pairs, so samples and final_samples must be even; got {self.samples} and "
+                f"{self.final_samples}. Or draws='random'."
+            )
+        if not 0 <= self.warm_up < 1 or not self.spread_rate > 0 or not self.extent_rate > 0:
+            raise ValueError(
+                "warm_up must be a share of the epochs below 1, and spread_rate and extent_rate positive; "
+                f"got {self.warm_up}, {self.spread_rate} and {self.extent_rate}."
+            )
+        if self.frequency < 1:
+            raise ValueError(f"frequency must be at least 1, a step of hyperparameters with every batch; got {self.frequency}.")
+
+    def weight_at(self, epoch: int, epochs: int) -> float:
+        """What the divergence counts for in the gradient of an epoch, counted from 1; one after the warm-up."""
+        warm = self.warm_up * epochs
+        return WARM_FROM ** (1 - epoch / warm) if epoch < warm else 1.0
+
+    def evidence(
+        self,
+        model: nn.Module,
+        variational: Variational,
+        batch: Batch,
+        likelihood: Likelihood,
+        prior: Prior,
+        *,
+        num_data: int | None = None,
+        samples: int | None = None,
+        collapsed: bool | None = None,
+        generator: Generator | None = None,
+    ) -> Evidence:
+        """An unbiased estimate of the bound, from a batch; `.total.backward()` gives the gradients of everything learned.
+
+        In the weights of the model, which are the means, in the spread, in extents and other hyperparameters, and in the noise
+        of the likelihood; in precisions, too, where they are not collapsed.
+
+        Args:
+            model: In the mode it is to be used in: `model.train()` draws other transformations in every pass.
+            variational: What `family.over(model)` gave.
+            batch: Inputs and targets, drawn at random from all the data.
+            likelihood: Of targets given outputs.
+            prior: Over the weights.
+            num_data: Of all the data, which the batch stands for; the batch is all when None.
+            samples: Draws of weights, if not as in the settings.
+            collapsed: If not as in the settings.
+            generator: For the draws.
+
+        Raises:
+            ValueError: If prior or `variational` are of another model, or shapes and numbers do not fit.
+            NotFiniteError: If inputs or log-probabilities are not finite.
+        """
+        inputs, targets = batch
+        variational.check(model, inputs)
+        if prior.group_of.keys() != variational.places.keys():
+            prior.check(model)  # which says what does not fit
+        drawn = self.samples if samples is None else samples
+        posterior = variational()
+        outputs = self.outputs(model, variational, posterior, inputs, drawn, generator)
+        m, n = len(outputs), len(inputs)
+        size = n if num_data is None else num_data
+        if outputs.shape[1] != n or len(targets) != n or size < n:
+            raise ValueError(
+                f"Each of the {n} inputs must have a row of outputs and a target, and num_data counts them, too; got "
+                f"{outputs.shape[1]} rows, {len(targets)} targets and num_data={size}."
+            )
+        repeated = targets.repeat(m, *(1,) * (targets.ndim - 1))
+        fit = log_likelihood(likelihood, inputs, outputs.flatten(0, 1), repeated, None) * (size / (m * n))
+        variances = posterior.variances()
+        moments = second_moments(posterior, variances)
+        chosen = self.collapsed if collapsed is None else collapsed
+        precisions = prior_precisions(prior, moments, variational.deterministic) if chosen else prior.precisions()
+        return Evidence(
+            fit,
+            expected_log_prior(prior, moments, precisions, variational.deterministic),
+            posterior.entropy() + self._information(variational, posterior, inputs, drawn, generator),
+            effective(prior, variances, precisions),
+            variational.places,
+            size,
+            self._estimator(posterior, m),
+        )
+
+    def _estimator(self, posterior: Posterior, draws: int) -> str:
+        corrected = f", hidden units in {self.permutations + 1} orders" if self.permutations else ""
+        return (
+            f"evidence lower bound ({posterior.kind}, {draws} {'points' if self.draws == 'cubature' else 'draws'}{corrected})"
+        )
+
+    def _information(
+        self, variational: Variational, posterior: Posterior, inputs: Tensor, samples: int, generator: Generator | None
+    ) -> Float[Tensor, ""]:
+        """What the volume gains when hidden units need no order."""
+        if not self.permutations:
+            return torch.zeros(())
+        units = variational.units(self.units, inputs)
+        drawn = posterior.sample(samples, generator=generator)
+        return mutual_information(posterior, drawn, units, self.permutations, generator=generator)
+
+    def outputs(
+        self,
+        model: nn.Module,
+        variational: Variational,
+        posterior: Posterior,
+        inputs: Tensor,
+        samples: int,
+        generator: Generator | None,
+    ) -> Float[Tensor, "m n c"]:
+        """Outputs under the posterior, drawn as these settings say."""
+        if self.draws == "cubature":
+            return outputs_under(model, posterior.cubature(), inputs)
+        local = variational.local(inputs) if self.local else {}
+        return sampled_outputs(
+            model, posterior, inputs, samples, local=local, antithetic=self.draws == "antithetic", generator=generator
+        )
+
+    def trainer(self, problem: Problem, schedule: Schedule, optimiser: Optimiser | None = None) -> "ElboTrainer":
+        return ElboTrainer(self, problem, schedule, optimiser or self.usual_optimiser(problem))
+
+
+class BoundAdam:
+    """Torch's Adam over means and spreads, at relative rates; and the gradients in hyperparameters that wait for their step.
+
+    Args:
+        means: The weights of the model.
+        others: What is learned beside them.
+        relative: Learning rate of the others, relative to that of the means.
+    """
+
+    def __init__(self, means: list[nn.Parameter], others: list[nn.Parameter], relative: float) -> None:
+        groups = ((means, 1.0), (others, relative))
+        self.adam = torch.optim.Adam([{"params": params, "relative": rate} for params, rate in groups])
+        self.parameters: list[Tensor] = [parameter for group in self.adam.param_groups for parameter in group["params"]]
+        #: Epochs since hyperparameters were moved, the one at hand included, and the gradients in them since.
+        self.age, self.collected = 0, list[tuple[Tensor, ...]]()
+
+    def set(self, rate: float) -> None:
+        """The learning rate of the means, for the steps to come."""
+        for group in self.adam.param_groups:
+            group["lr"] = rate * group["relative"]
+
+    def step(self, gradients: tuple[Tensor, ...]) -> None:
+        """One step down gradients, of which there may be more than of parameters."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=False):
+            parameter.grad = gradient
+        self.adam.step()
+        self.adam.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "age": self.age,
+            "collected": (len(self.collected), len(self.collected[0]) if self.collected else 0),
+        }
+        found |= {f"collected.{i}.{j}": one for i, of_one in enumerate(self.collected) for j, one in enumerate(of_one)}
+        return found | {f"adam.{name}": value for name, value in adam_state(self.adam).items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.age = int(state["age"])
+        device = self.parameters[0].device
+        steps, each = state["collected"]
+        self.collected = [tuple(state[f"collected.{i}.{j}"].to(device) for j in range(each)) for i in range(steps)]
+        load_adam(self.adam, {n.removeprefix("adam."): value for n, value in state.items() if n.startswith("adam.")})
+
+
+@dataclass
+class ElboState(State):
+    """The state of training by the bound."""
+
+    variational: Variational
+    adam: BoundAdam
+    hyper: HyperAdam
+
+    def parts(self) -> dict[str, Part]:
+        return {**super().parts(), "variational": self.variational, "adam": self.adam, "hyper": self.hyper}
+
+
+class ElboTrainer(Trainer[ElboState]):
+    """The bound. The evidence of an epoch is that of its steps, while everything moves; of the last, of what was learned."""
+
+    def __init__(self, objective: Elbo, problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
+        super().__init__(objective, problem, schedule, optimiser)
+        self.objective = objective
+        if optimiser != PLAIN:
+            raise ValueError(
+                "Elbo moves means and spreads by Adam on the bound, without running factors or an eigenbasis; got "
+                f"{optimiser}. Leave the optimiser out, or use Optimiser(running=0, eigenbasis=0)."
+            )
+        _refuse_too_short(problem, objective, schedule)
+
+    def check(self) -> float:
+        return self.problem.check(self.schedule.batch_size, curvature=False)
+
+    def init(self, generator: Generator) -> ElboState:
+        problem, objective = self.problem, self.objective
+        variational = objective.family.over(problem.model)
+        if objective.permutations:  # before time is spent
+            variational.units(objective.units, problem.examples())
+        means, others = list(weights(problem.model).values()), list(variational.parameters())
+        if not objective.collapsed:
+            others.append(problem.prior.log_precision)
+        if problem.likelihood.learns_noise and objective.noise == "gradient":
+            others.extend(parameter for parameter in problem.likelihood.parameters() if parameter.requires_grad)
+        adam = BoundAdam(means, others, objective.spread_rate)
+        return ElboState(problem, generator, variational, adam, HyperAdam(problem.model))
+
+    def epoch(self, state: ElboState) -> Record:
+        started = time.perf_counter()
+        epoch, epochs = state.epoch + 1, self.schedule.epochs
+        rate_share = self.schedule.rate_share(epoch)
+        loss, evidence = self._pass(state, rate_share, self.objective.weight_at(epoch, epochs))
+        if self.problem.likelihood.learns_noise and self.objective.noise == "closed form":
+            self._settle_noise(state)
+        if epoch == epochs:
+            evidence = self._evidence(state)
+        state.epoch = epoch
+        state.seconds += time.perf_counter() - started
+        rate, extents = self.schedule.learning_rate * rate_share, all_extents(self.problem.model)
+        return Record(epoch, epochs, state.seconds, rate, loss, extents, self.problem.described(evidence))
+
+    def finish(self, state: ElboState) -> Callable[[], Posterior]:
+        posterior = state.variational().detached()
+        return lambda: posterior
+
+    def _pass(self, state: ElboState, rate_share: float, weight: float) -> tuple[float, Evidence]:
+        """One pass of Adam over the data: the mean loss, and the evidence along the way, with the divergence in full.
+
+        Args:
+            state: To be moved.
+            rate_share: The share of learning rates that is left.
+            weight: Of the divergence, in the gradient.
+        """
+        problem, size, adam = self.problem, self.problem.data.size, state.adam
+        adam.set(self.schedule.learning_rate * rate_share)
+        problem.model.train()
+        fit: Tensor = torch.zeros(())
+        evidence: Evidence | None = None
+        period = self.objective.frequency
+        if weight == 1:
+            adam.age = adam.age % period + 1
+        for batch in problem.data.training_batches(self.schedule.batch_size, state.generator):
+            evidence = self.objective.evidence(
+                problem.model,
+                state.variational,
+                batch,
+                problem.likelihood,
+                problem.prior,
+                num_data=size,
+                generator=state.generator,
+            )
+            divergence = -(evidence.log_prior + evidence.log_volume)
+            self._step(state, (weight * divergence - evidence.log_likelihood) / size)
+            if period == 1:
+                self._move(state, rate_share)
+            fit = fit + evidence.log_likelihood.detach() * (len(batch[0]) / size)
+        if adam.age == period > 1:
+            self._move(state, rate_share)
+        if self.objective.collapsed:
+            self._settle_precisions(state)
+        if evidence is None or not fit.isfinite():
+            raise NotFiniteError(
+                f"The loss must be finite, got {float(fit) / size} per datum with a learning rate of "
+                f"{self.schedule.learning_rate:.3g}. Use a smaller one, or check the scale of inputs and targets."
+            )
+        return -float(fit) / size, replace(evidence, log_likelihood=fit)
+
+    def _step(self, state: ElboState, loss: Tensor) -> None:
+        """Weights and spreads down the gradient; that of hyperparameters is kept where it counts."""
+        learned = [*state.adam.parameters, *state.hyper.parameters]
+        gradients = torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)  # layers may be left out
+        state.adam.step(gradients)
+        if 2 * state.adam.age > self.objective.frequency:
+            state.adam.collected.append(gradients[len(state.adam.parameters) :])
+
+    def _move(self, state: ElboState, rate_share: float) -> None:
+        """Hyperparameters down the mean of the gradients that were kept."""
+        if state.adam.collected:
+            means = [torch.stack(of_one).mean(0) for of_one in zip(*state.adam.collected, strict=True)]
+            state.hyper.step(means, self.objective.extent_rate * rate_share)
+            state.adam.collected.clear()
+
+    @torch.no_grad()
+    def _settle_precisions(self, state: ElboState) -> None:
+        """The prior takes the precisions that are best for the posterior there is."""
+        prior, posterior = self.problem.prior, state.variational()
+        moments = second_moments(posterior, posterior.variances())
+        prior.log_precision.copy_(log_precisions(prior, moments, state.variational.deterministic))
+
+    @torch.no_grad()
+    def _settle_noise(self, state: ElboState) -> None:
+        """The noise goes half the way to the mean squared error under the posterior there is, which few draws estimate."""
+        model, posterior, count = self.problem.model, state.variational(), self.objective.samples
+        squares: Tensor = torch.zeros(())
+        with evaluating(model):
+            for inputs, targets in self.problem.data.batches(self.schedule.batch_size):
+                outputs = self.objective.outputs(model, state.variational, posterior, inputs, count, state.generator)
+                squares = squares + (outputs - targets).square().sum(1).mean(0)
+        self.problem.likelihood.update_noise(squares, 0.0, self.problem.data.size, damping=0.5)
+
+    @torch.no_grad()
+    def _evidence(self, state: ElboState) -> Evidence:
+        """Of the posterior as it is, with all the data, the model evaluating."""
+        problem, objective = self.problem, self.objective
+        fit: Tensor = torch.zeros(())
+        evidence: Evidence | None = None
+        with evaluating(problem.model):
+            for batch in problem.data.batches(self.schedule.batch_size):
+                evidence = objective.evidence(
+                    problem.model,
+                    state.variational,
+                    batch,
+                    problem.likelihood,
+                    problem.prior,
+                    samples=objective.final_samples,
+                    collapsed=False,
+                    generator=state.generator,
+                )
+                fit = fit + evidence.log_likelihood
+        if evidence is None or not fit.isfinite():
+            raise NotFiniteError(f"The log evidence must be finite, got {evidence}. Check the scale of inputs and precisions.")
+        return replace(evidence, log_likelihood=fit, num_data=problem.data.size)
+
+
+def _refuse_too_short(problem: Problem, objective: Elbo, schedule: Schedule) -> None:
+    """Refuse a schedule under which extents and other hyperparameters would not move once.
+
+    Raises:
+        ValueError: Saying how many epochs there must be.
+    """
+    left = sum(objective.weight_at(epoch, schedule.epochs) == 1 for epoch in range(1, schedule.epochs + 1))
+    if hyperparameters(problem.model) and left < objective.frequency:
+        raise ValueError(
+            f"Hyperparameters move every frequency={objective.frequency} epochs after the warm-up, so there must be as many; "
+            f"there are {left} of {schedule.epochs}. Train longer, or lower frequency or warm_up of Elbo."
+        )

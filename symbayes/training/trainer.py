@@ -1,0 +1,289 @@
+"""The contract of training: an objective makes a trainer, which moves one state from epoch to epoch.
+
+The state is everything that training changes: weights, precisions, noise, extents, what optimisers remember, running factors,
+random numbers and the position in the data. It can be written to a folder and read again, without pickle; training then goes on
+as if it had not stopped.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from math import cos, pi
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from symbayes.data.storage import DAMAGE, error_words, read_json, write_together
+from symbayes.posterior.posterior import Posterior
+from symbayes.training.optimiser import PLAIN, Optimiser
+from symbayes.training.problem import Problem
+from symbayes.training.record import Record
+
+#: Records, one for each epoch; and at the end the posterior of what was learned, to be computed when it is needed.
+Training = Generator[Record, None, Callable[[], Posterior]]
+#: Tensors, and what JSON can hold, by name.
+StateDict = Mapping[str, Any]
+#: Of a saved state: its version, and its files.
+FORMAT, TENSORS, NUMBERS = 1, "state.safetensors", "state.json"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast.
+
+    Args:
+        epochs: Passes over the data.
+        batch_size: Data in a step.
+        learning_rate: Of the weights; it falls to zero along a cosine.
+        warm_up: Share of the epochs, the first ones, in which it rises from little, so that it may be higher.
+    """
+
+    epochs: int = 100
+    batch_size: int = 250
+    learning_rate: float = 6e-3
+    warm_up: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1 or not self.learning_rate > 0:
+            raise ValueError(
+                f"epochs and batch_size must be at least 1 and learning_rate positive; got {self.epochs}, {self.batch_size} "
+                f"and {self.learning_rate}."
+            )
+        if not 0 <= self.warm_up < 1:
+            raise ValueError(f"warm_up must be a share of the epochs, at least 0 and below 1; got {self.warm_up}.")
+
+    def rate_share(self, epoch: int) -> float:
+        """The share of every learning rate that there is in an epoch, counted from 1."""
+        risen = min(1.0, epoch / (1 + self.warm_up * self.epochs))
+        return risen * (1 + cos(pi * (epoch - 1) / self.epochs)) / 2
+
+
+@runtime_checkable
+class Part(Protocol):
+    """A part of a state, with torch's two methods."""
+
+    def state_dict(self) -> StateDict:
+        """Tensors and plain values, by name."""
+
+    def load_state_dict(self, state_dict: Any, /) -> Any:
+        """Become what `state_dict` gave."""
+
+
+@runtime_checkable
+class CountsPasses(Protocol):
+    """A module whose random draws follow from the number of its passes."""
+
+    passes: int
+
+
+@dataclass
+class State:
+    """Everything that training changes. It refers to the model, prior and likelihood of the problem, which move in place."""
+
+    problem: Problem
+    generator: torch.Generator
+    #: Epochs that are done.
+    epoch: int = field(default=0, kw_only=True)
+    seconds: float = field(default=0.0, kw_only=True)
+
+    def parts(self) -> dict[str, Part]:
+        """What keeps a state of its own, by name."""
+        return {"model": self.problem.model, "prior": self.problem.prior, "likelihood": self.problem.likelihood}
+
+    def generators(self) -> dict[str, torch.Generator]:
+        """Generators that training draws from, by name: those of torch itself, too, for dropout."""
+        found = {"training": self.generator, "cpu": torch.default_generator}
+        device = next(self.problem.model.parameters()).device
+        if device.type == "cuda":
+            found["cuda"] = torch.cuda.default_generators[device.index or 0]
+        return found | {f"data {index}": own for index, own in enumerate(self.problem.data.generators())}
+
+    def random_state(self) -> dict[str, Tensor]:
+        """Where all generators are, by name."""
+        return {name: generator.get_state() for name, generator in self.generators().items()}
+
+    def load_random_state(self, random: Mapping[str, Tensor]) -> None:
+        """Put generators to where `random_state` found them."""
+        for name, generator in self.generators().items():
+            generator.set_state(random[name].cpu())
+
+    def numbers(self) -> dict[str, Any]:
+        """Values of the state itself."""
+        return {"epoch": self.epoch, "seconds": self.seconds}
+
+    def load_numbers(self, numbers: Mapping[str, Any]) -> None:
+        """Take the values that `numbers` gave."""
+        self.epoch, self.seconds = int(numbers["epoch"]), float(numbers["seconds"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of all tensors, and plain values, by part and name."""
+        found: dict[str, Any] = {f"state.{name}": value for name, value in self.numbers().items()}
+        for name, part in self.parts().items():
+            found |= {f"{name}.{key}": value for key, value in part.state_dict().items()}
+        found |= {f"generators.{name}": value for name, value in self.random_state().items()}
+        found |= {f"passes.{name}": module.passes for name, module in _counting(self.problem.model).items()}
+        return {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in found.items()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Become the state that `state_dict` described.
+
+        Raises:
+            ValueError: If it is the state of another training.
+        """
+        by_part: dict[str, dict[str, Any]] = {}
+        for name, value in state.items():
+            part, _, key = name.partition(".")
+            by_part.setdefault(part, {})[key] = value
+        try:
+            self.load_numbers(by_part["state"])
+            for name, own in self.parts().items():
+                own.load_state_dict(by_part.get(name, {}))
+            self.load_random_state(by_part["generators"])
+            for name, module in _counting(self.problem.model).items():
+                module.passes = int(by_part["passes"][name])
+        except (RuntimeError, *DAMAGE) as error:
+            raise ValueError(
+                f"The state must be that of a training of this model by the same objective and optimiser; it is not "
+                f"({error_words(error)}). Build model, prior, likelihood and data as they were, and give the same settings."
+            ) from error
+
+
+S = TypeVar("S", bound=State)
+
+
+def _counting(model: nn.Module) -> dict[str, CountsPasses]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, CountsPasses)}
+
+
+class Trainer(ABC, Generic[S]):
+    """How an objective trains a problem, over a state.
+
+    Args:
+        objective: What is maximised.
+        problem: What is learned.
+        schedule: How long and how fast.
+        optimiser: How weights are moved.
+    """
+
+    def __init__(self, objective: "Objective", problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
+        self.problem, self.schedule, self.optimiser = problem, schedule, optimiser
+        self._settings = {"objective": repr(objective), "optimiser": repr(optimiser), "schedule": repr(schedule)}
+
+    @abstractmethod
+    def check(self) -> float:
+        """Refuse what cannot work, before time is spent; the loss per datum without training, as `Problem.check` gives it."""
+
+    @abstractmethod
+    def init(self, generator: torch.Generator) -> S:
+        """The state before the first epoch; training draws from the generator."""
+
+    @abstractmethod
+    def epoch(self, state: S) -> Record:
+        """Move the state by one epoch, and say what happened; the last one gives the evidence of the result."""
+
+    @abstractmethod
+    def finish(self, state: S) -> Callable[[], Posterior]:
+        """After the last epoch: what gives the posterior, of the weights as they are now."""
+
+    def save(self, state: S, folder: str | Path) -> None:
+        """Write a state, with the settings it belongs to, as safetensors and JSON.
+
+        Raises:
+            TypeError: If a module keeps extra state that is neither a tensor nor plain.
+        """
+        values = state.state_dict()
+        tensors = {name: value.contiguous() for name, value in values.items() if isinstance(value, Tensor)}
+        plain = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
+        # Products of matrices are rounded by their layout in memory, too.
+        strides = {n: v.stride() for n, v in values.items() if isinstance(v, Tensor) and not v.is_contiguous()}
+        content = {"format": FORMAT, "settings": self._settings, "numbers": plain, "strides": strides}
+        try:
+            written = json.dumps(content, indent=1)
+        except TypeError as error:
+            raise TypeError(f"A state must be made of tensors, numbers and text to be saved; it is not ({error}).") from error
+        write_together({Path(folder) / TENSORS: save(tensors), Path(folder) / NUMBERS: written})
+
+    def load(self, folder: str | Path) -> S:
+        """A state that was saved, for the objects of this trainer: the model takes its weights.
+
+        Raises:
+            FileNotFoundError: If there is none.
+            ValueError: If it is damaged, or of another training.
+        """
+        tensors, numbers, given = _read(Path(folder))
+        for name, own in self._settings.items():
+            if given.get(name) != own:
+                raise ValueError(f"Training must go on with the {name} it began with, {given.get(name)}; got {own}.")
+        state = self.init(torch.Generator())
+        state.load_state_dict({**numbers, **tensors})
+        return state
+
+
+def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, str]]:
+    """Tensors, plain values and settings."""
+    for name in (TENSORS, NUMBERS):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"A folder with a saved state must hold {TENSORS} and {NUMBERS}; {folder} has no {name}.")
+    try:
+        content, tensors = read_json(folder / NUMBERS), load((folder / TENSORS).read_bytes())
+        if content["format"] != FORMAT:
+            raise ValueError(f"it has format {content['format']}; this version reads format {FORMAT}")
+        for name, strides in content["strides"].items():
+            tensors[name] = torch.empty_strided(tensors[name].shape, strides, dtype=tensors[name].dtype).copy_(tensors[name])
+        return tensors, dict(content["numbers"]), dict(content["settings"])
+    except (SafetensorError, RuntimeError, *DAMAGE) as error:
+        raise ValueError(f"The state in {folder} is damaged ({error_words(error)}). Copy it again, or train anew.") from error
+
+
+@dataclass(frozen=True)
+class Objective(ABC):
+    """What training maximises, as frozen settings."""
+
+    def usual_optimiser(self, problem: Problem) -> Optimiser:
+        """What moves weights where nothing else is asked for."""
+        return PLAIN
+
+    @abstractmethod
+    def trainer(self, problem: Problem, schedule: Schedule, optimiser: Optimiser | None = None) -> Trainer[Any]:
+        """What trains a problem by this objective.
+
+        Args:
+            problem: What is learned.
+            schedule: How long and how fast.
+            optimiser: How weights are moved; `usual_optimiser` when None.
+
+        Raises:
+            ValueError: If they do not go together.
+        """
+
+
+def train(
+    problem: Problem,
+    objective: Objective,
+    schedule: Schedule,
+    optimiser: Optimiser | None = None,
+    *,
+    generator: torch.Generator,
+) -> Training:
+    """Weights and, unless the objective keeps them, precisions, noise and extents together; a record after every epoch.
+
+    Returns:
+        A generator of records, which returns what gives the posterior.
+
+    Raises:
+        NotFiniteError: If the loss stops being a number.
+    """
+    trainer = objective.trainer(problem, schedule, optimiser)
+    return (yield from records(trainer, trainer.init(generator)))
+
+
+def records(trainer: Trainer[S], state: S) -> Training:
+    """From where a state is to the end of the schedule."""
+    while state.epoch < trainer.schedule.epochs:
+        yield trainer.epoch(state)
+    return trainer.finish(state)
