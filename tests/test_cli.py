@@ -1,40 +1,26 @@
 """The command line, as a person would use it, on runs made short."""
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from papers.demos import groups, sequences
-from papers.figures import commands as pictures
-from papers.figures import estimators
-from symbayes.cli import demo, quadrant, terminal
+import symbayes as sb
+from symbayes.cli import demo, discover, fit, quadrant, terminal
 from symbayes.cli.app import app
-from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kfac import Kfac
+from symbayes.cli.study import run_study
 from tests.small import load_few
-
-INVARIANCE = ("reproduce", "invariance", "--data", "nowhere", "--out", "rows", "--task")
 
 
 def invoke(*words):
-    return CliRunner().invoke(app, list(words))
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "120"})
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ((), ("F-FC+CONV", "digit and", "log evidence", "What F-FC+CONV learned on: digit", "left;")),
-        (("--groups",), ("GCONV", "upright", "turned", "What F-FC+CONV+GCONV learned on: shifted")),
-        (("--sets",), ("ORBIT", "largest", "What FC+ORBIT learned on")),
-        (("--sequences",), ("F-FC+CONV", "motif", "What F-FC+CONV learned on: motif and quarter")),
-    ],
-)
-def test_a_demo_prints_the_table_of_the_paper_and_writes_a_page(flags, words, tmp_path, monkeypatch):
+def test_the_demo_prints_the_table_of_the_paper_and_writes_a_page(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "run_study", _in_this_process)
-    for study in (quadrant, groups, sequences):
-        monkeypatch.setattr(study, "load", load_few)
-    result = invoke("demo", *flags, "--epochs", "1", "--width", "1", "--out", str(tmp_path / "report.html"))
+    monkeypatch.setattr(quadrant, "load", load_few)
+    result = invoke("demo", "--epochs", "1", "--width", "1", "--out", str(tmp_path / "report.html"))
     assert result.exit_code == 0, result.output
-    for word in words:
+    for word in ("F-FC+CONV", "digit and", "log evidence", "What F-FC+CONV learned on: digit", "left;"):
         assert word in result.output
     said = "Layers in which a tensor of γ above 0.5 breaks a symmetry: "
     assert said in " ".join(result.output.split())
@@ -57,37 +43,90 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
     result = invoke("fit", "placed-digits", "--out", str(out), "--width", "1", "--epochs", "1")
     assert result.exit_code == 0, result.output
     assert "log evidence" in result.output
+    assert "effective parameters γ" in result.output
+    assert "mean confidence" in result.output
+    page = (out / "report.html").read_bytes()
     (out / "report.html").unlink()
     assert invoke("report", str(out)).exit_code == 0
-    assert (out / "report.html").exists()
+    assert (out / "report.html").read_bytes() == page
+
+
+def test_a_discovery_is_saved_with_pages_that_can_be_rebuilt(tmp_path):
+    out = tmp_path / "found"
+    result = invoke("discover", "oscillator", "--out", str(out), "--updates", "2", "--width", "4", "--trajectories", "4")
+    assert result.exit_code == 0, result.output
+    assert "per pair of states, in nats" in result.output
+    pages = {path: path.read_bytes() for path in (out / "report.html", out / "run" / "report.html")}
+    for path, page in pages.items():
+        path.unlink()
+        assert invoke("report", str(path.parent)).exit_code == 0
+        assert path.read_bytes() == page
+
+
+def test_a_discovery_that_is_damaged_is_said_to_be(tmp_path):
+    (tmp_path / "discovery.json").write_text('{"title": "oscillator"}')
+    result = invoke("report", str(tmp_path))
+    assert result.exit_code == 2
+    assert "is damaged (discovery.json must have" in " ".join(result.output.replace("│", " ").split())
+
+
+DIVERGED = "Training diverged: [the loss] is nan. Use a smaller learning rate."
+
+
+def diverge(*_, **__):
+    raise sb.NotFiniteError(DIVERGED)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "words"),
+    [
+        (fit, "fit_model", ("fit", "upright-digits", "--width", "1", "--out", "run")),
+        (discover, "discover_in", ("discover", "oscillator", "--out", "run")),
+        (demo, "run_study", ("demo", "--out", "report.html")),
+    ],
+)
+def test_training_that_diverges_is_said_in_a_sentence(module, name, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, name, diverge)
+    result = invoke(*words)
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+    assert DIVERGED in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+
+
+def _diverge_in_a_process(cell, each_epoch):
+    raise sb.NotFiniteError(DIVERGED)
+
+
+def test_divergence_in_a_process_of_its_own_comes_back_as_it_is():
+    study = quadrant.study(quadrant.Settings(epochs=1, width=1))
+    alone = demo.Study(study.title, study.about, study.cells[:1], _diverge_in_a_process, study.table)
+    with pytest.raises(sb.NotFiniteError, match="Training diverged"):
+        run_study(alone, lambda share, what: None, workers=1)
+
+
+def test_numbers_that_are_not_finite_end_a_command_and_no_page_is_left(tmp_path, monkeypatch):
+    def broken(*words):
+        task = load_few("upright-digits")
+        return type(task)(**{**vars(task), "train": (torch.full_like(task.train[0], torch.nan), task.train[1])})
+
+    monkeypatch.setattr(fit, "load", broken)
+    result = invoke("fit", "upright-digits", "--width", "1", "--epochs", "1", "--out", str(tmp_path))
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("report", "nowhere"), "must hold result.json"),
-        (("demo", "--groups", "--sets"), "--groups and --sets are different demos: give one of them"),
-        (("demo", "--images", "300"), "--images is an option of --invariance"),
-        (
-            ("reproduce", "table9", "--task", "mnist", "--data", "x", "--out", "y"),
-            "There are table1, table2, table3, invariance, filters, conserved to reproduce, got 'table9'",
-        ),
         (("fit", "placed-digits", "--out", "x", "--by", "luck"), "--by must be one of evidence, elbo, map"),
         (("fit", "digits", "--out", "x"), "There is no task 'digits'; there are placed-digits"),
         (("fit", "mnist", "--data", "nowhere", "--out", "x"), "'mnist' needs the file"),
         (("fit", "placed-digits", "--device", "abacus", "--out", "x"), "device must be one that torch can compute on here"),
         (("fit", "placed-digits", "--paths", "deep", "--out", "x"), "deep"),
-        ((*INVARIANCE, "mnist"), "'mnist' needs the file"),
-        (
-            (*INVARIANCE, "upright-digits", "--sizes", "many"),
-            "sizes must be whole numbers, with commas between them; got 'many'",
-        ),
-        ((*INVARIANCE, "upright-digits", "--versions", "bent"), "versions must be among plain"),
-        (("reproduce", "table1"), "Task 'digit-mnist' is read from files"),
-        (("reproduce", "table1", "--seeds", "0,x"), "seeds must be whole numbers, with commas between them; got 'x'"),
-        (("reproduce", "table1", "--device", "abacus"), "device must be one that torch can compute on here"),
-        (("reproduce", "table2", "--rows", "conv,deep"), "rows must be among fc, conv, fc+conv"),
-        (("reproduce", "table3", "--starts", "small"), "table3 has no starts, only rows, methods, sizes, seeds"),
     ],
 )
 def test_what_is_wrong_is_said(words, message, tmp_path, monkeypatch):
@@ -106,26 +145,3 @@ def test_tables_are_printed_whole_however_narrow_the_terminal(capsys):
     assert "headingheading" in said
     assert all(f"(0.45{index})" in said for index in range(9))
     assert said.index("Above.") < said.index("CONV") < said.index("Below.")
-
-
-def test_the_gallery_says_which_pictures_it_drew(tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures, "draw_gallery", lambda out, progress: progress(1.0, "done") or [out / "translation.svg"])
-    result = invoke("gallery", "--out", str(tmp_path))
-    assert result.exit_code == 0, result.output
-    assert "translation.svg" in result.output.replace("\n", "")
-
-
-def test_illustrations_say_which_pictures_they_drew(tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures, "draw_illustrations", lambda out, progress: progress(1.0, "done") or [out / "toy.svg"])
-    result = invoke("illustrate", "--out", str(tmp_path))
-    assert result.exit_code == 0, result.output
-    assert "toy.svg" in result.output.replace("\n", "")
-
-
-def test_estimators_are_set_beside_the_full_ggn(monkeypatch):
-    monkeypatch.setattr(estimators, "NETWORKS", (("conv",),))
-    monkeypatch.setattr(estimators, "RULES", (Ggn(), Kfac()))
-    result = invoke("estimators", "--data", "30", "--epochs", "1")
-    assert result.exit_code == 0, result.output
-    assert "exact GGN" in result.output
-    assert "(×1.00)" in result.output

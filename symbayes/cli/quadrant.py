@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -15,6 +14,7 @@ from symbayes.evidence.objective import Laplace, Map, Objective
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
 from symbayes.priors import TensorwisePrior
+from symbayes.report.page import FigureTable
 from symbayes.training.problem import Problem
 from symbayes.training.schedule import Schedule
 
@@ -64,6 +64,6 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     return run_problem(cell, problem, objective, schedule, task.test, generator, each_epoch)
 
 
-def table(outcomes: list[Outcome]) -> dict[str, Any]:
+def table(outcomes: list[Outcome]) -> FigureTable:
     """The outcomes as the table of the paper: a row for each task, a column for each model and objective."""
     return accuracy_table(outcomes, [(model, objective) for objective in OBJECTIVES for model in MODELS])
