@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -9,7 +10,6 @@ import torch
 from torch.testing import assert_close
 
 import symbayes as sb
-import symbayes.dynamics.discover as discover_module
 from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics import Search, System, Trajectories, simulate, system
 from symbayes.dynamics.observables import unitary
@@ -19,6 +19,8 @@ from symbayes.layers.structure import hyperparameters
 from symbayes.report.runs import make_page
 
 NOISE = 1e-3**0.5
+#: The module, whose name is that of its function, too.
+discover_module = import_module("symbayes.dynamics.discover")
 QUICK = Search(width=8, hidden=1, samples=4, final_samples=4, updates=6)
 
 
@@ -168,7 +170,7 @@ def test_brackets_and_the_truth_do_not_depend_on_units():
 @pytest.mark.parametrize(("system", "trajectories", "steps", "truth"), [("2-oscillators", 1, 30, 4), ("3-body-2d", 3, 4, 7)])
 def test_what_a_known_energy_conserves_does_not_depend_on_how_few_the_data_are(system, trajectories, steps, truth):
     made = simulate(system, trajectories=trajectories, steps=steps)
-    found = sb.discover(made, search=QUICK, system=system(system), progress=False)
+    found = sb.discover(made, search=QUICK, system=system, progress=False)
     assert found.compared().count == truth
 
 
