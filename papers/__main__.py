@@ -6,12 +6,13 @@ from papers.demos.command import demo
 from papers.figures.commands import estimators, gallery, illustrate
 from papers.reproduce import reproduction
 from papers.tables import PAPERS
+from symbayes.cli.terminal import catch_divergence
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What the papers show, made again.")
 for name in PAPERS:
-    app.command(name)(reproduction(name))
+    app.command(name)(catch_divergence(reproduction(name)))
 for command in (demo, estimators, illustrate, gallery):
-    app.command()(command)
+    app.command()(catch_divergence(command))
 
 if __name__ == "__main__":
     app()

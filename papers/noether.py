@@ -185,9 +185,9 @@ def figures(row: Row, found: Discovery) -> Figures:
         "errors": errors,
         "count": sum(one.confirmed for one in found.quantities),
         "held_out": {"trajectories": len(found.held_out), "time": found.held_out.duration},
-        "truth": truth["count"] if truth else None,
+        "truth": truth.count if truth else None,
         "singular_values": [] if found.span is None else found.span.strengths.tolist(),
-        "parallelness": truth["parallelness"] if truth else [],
+        "parallelness": list(truth.parallelness) if truth else [],
         "quantities": [
             {
                 "formula": one.formula,

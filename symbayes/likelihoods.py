@@ -3,13 +3,20 @@
 A likelihood gives log-probabilities, summed over outputs and *not* averaged over data, and square roots of its Fisher
 information: columns m with Σ_v m_v m_vᵀ = −E ∂² log p / ∂f². Columns come in k parts at unit scale, and `scales` says by
 what each part is to be multiplied; so a learned noise enters the curvature exactly, and stays differentiable.
+
+It owns everything that depends on its kind: moments of a prediction, intervals, classes, calibration, the statistics from
+which its noise is learned, and the name under which results are saved (`register`). No other file asks which one it is.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import log, pi
+from statistics import NormalDist
+from typing import ClassVar, Literal, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
@@ -17,10 +24,75 @@ Outputs = Float[Tensor, "n c"]
 #: For several draws of the weights, or the like.
 ManyOutputs = Float[Tensor, "*batch c"]
 Columns = Float[Tensor, "k v n c"]
+#: What a constructor is given, as JSON has it.
+Setting = bool | int | float | str | None
+
+#: Nominal levels of intervals.
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+#: How far probabilities may exceed 1.
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True)
+class ConfidenceRow:
+    """Predictions whose confidence, the probability of what they say, lies between two bounds."""
+
+    low: float
+    high: float
+    count: int
+    #: Their mean confidence, and how many are right: the same if it is calibrated.
+    confidence: float
+    accuracy: float
+
+    def cells(self) -> tuple[str, ...]:
+        """As a row of a table, in percent."""
+        bounds = f"{100 * self.low:.0f}–{100 * self.high:.0f} %"
+        return bounds, f"{self.count:,}", f"{100 * self.confidence:.1f} %", f"{100 * self.accuracy:.1f} %"
+
+
+@dataclass(frozen=True)
+class CoverageRow:
+    """Intervals of one level, and the share of targets that lie in them: the same if it is calibrated."""
+
+    level: float
+    coverage: float
+
+    def cells(self) -> tuple[str, ...]:
+        """As a row of a table, in percent."""
+        return f"{100 * self.level:.0f} %", f"{100 * self.coverage:.1f} %"
+
+
+@dataclass(frozen=True)
+class CalibrationScores:
+    """How sure predictions are, against how often they hold.
+
+    Args:
+        of: "classes", also for labels, or "values".
+        rows: Bins of confidence that are not empty, or levels of intervals.
+        accuracy: Share of classes or labels that are right; None for values.
+        ece: Expected calibration error, the mean distance of confidence and accuracy over bins; None for values.
+        brier: Mean over data of Σ (p − y)² over classes; over labels, of (p − y)². None for values.
+        rmse: Root mean squared error over data and outputs; None for classes.
+    """
+
+    of: Literal["classes", "values"]
+    rows: tuple[ConfidenceRow, ...] | tuple[CoverageRow, ...]
+    accuracy: float | None = None
+    ece: float | None = None
+    brier: float | None = None
+    rmse: float | None = None
 
 
 class Likelihood(nn.Module, ABC):
-    """The distribution of targets given outputs [n, c]."""
+    """The distribution of targets given outputs [n, c].
+
+    A subclass implements what is abstract; what it leaves out of the rest (noise, intervals, classes, calibration) is refused
+    by name where it is asked for. `register` lets results with it be loaded.
+    """
+
+    #: Whether y = f + ε with normal noise ε that does not depend on f: normal outputs then make normal targets, and
+    #: predictions need no draws.
+    is_normal: ClassVar[bool] = False
 
     @abstractmethod
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
@@ -75,14 +147,133 @@ class Likelihood(nn.Module, ABC):
         """σ, where there is one; else nothing."""
         return torch.ones(0)
 
-    def update_noise(self, squares: Float[Tensor, " c"], effective: float, num_data: int, damping: float) -> None:
-        """Move a learned noise towards MacKay's fixed point, given Σ_n (y − f)² by output and the effective parameters."""
+    def noise_statistics(self, outputs: Float[Tensor, "*batch n c"], targets: Tensor) -> Float[Tensor, "*batch _"]:
+        """What `update_noise` needs to know of data, summed over them.
 
-    def settings(self) -> dict[str, int | None]:
+        Raises:
+            NotImplementedError: If no noise is learned.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} learns no noise. Override learns_noise and noise_statistics together."
+        )
+
+    def update_noise(self, statistics: Float[Tensor, " _"], effective: float, num_data: int, damping: float) -> None:
+        """Move a learned noise towards MacKay's fixed point, given its statistics and the effective parameters."""
+
+    def settings(self) -> Mapping[str, Setting]:
         """What the constructor needs to make another of this kind."""
         return {}
 
+    def interval(self, mean: Outputs, std: Outputs, level: float) -> tuple[Outputs, Outputs]:
+        """Low and high ends between which a new y lies with this probability, for each output on its own.
 
+        Args:
+            mean: Of a new y.
+            std: Its standard deviation.
+            level: Between 0 and 1.
+
+        Raises:
+            ValueError: If targets of this kind have no intervals.
+        """
+        raise ValueError(
+            f"Intervals are of values, so of a Gaussian likelihood; this is {type(self).__name__}. Use `mean`, which for "
+            "classes and labels are probabilities and say it all, and `deviation`."
+        )
+
+    def classes(self, mean: Outputs) -> Int[Tensor, " n"]:
+        """The most probable class of each datum, given E[y].
+
+        Raises:
+            ValueError: If there are no classes to choose from.
+        """
+        raise ValueError(
+            f"Classes are of a Categorical likelihood; this is {type(self).__name__}. Use `mean`: for labels (Bernoulli), "
+            "mean > 0.5."
+        )
+
+    def check_calibration(self) -> None:
+        """Refuse a likelihood without a calibration, before anything is predicted.
+
+        Raises:
+            ValueError: Naming it.
+        """
+        if type(self).calibrate is Likelihood.calibrate:
+            raise self._uncalibrated()
+
+    def calibrate(self, mean: Outputs, std: Outputs, targets: Tensor, bins: int) -> CalibrationScores:
+        """Compare how sure predictions are with how often they hold.
+
+        Args:
+            mean: E[y].
+            std: The standard deviation of a new y.
+            targets: That were observed; `check` has seen them.
+            bins: Of confidence, equally wide.
+
+        Raises:
+            ValueError: If it is not known what confidence or an interval is for targets of this kind.
+        """
+        raise self._uncalibrated()
+
+    def _uncalibrated(self, why: str = "") -> ValueError:
+        return ValueError(
+            "Calibration is of probabilities of classes or labels (Categorical, Bernoulli) or of intervals of values "
+            f"(Gaussian); this is {type(self).__name__}{why}. Use prediction.metrics(targets), whose 'nll' scores any "
+            "likelihood."
+        )
+
+    def _check_probabilities(self, mean: Outputs, targets: Tensor) -> Outputs:
+        """Means in double precision; those that are no probabilities are refused, and targets that were smoothed."""
+        mean = mean.double()
+        if float(mean.min()) < 0 or float(mean.max()) > 1 + _ROUNDING:
+            raise self._uncalibrated(f"; its means, from {float(mean.min()):.3g} to {float(mean.max()):.3g}, are none")
+        if targets.is_floating_point() and not ((targets == 0) | (targets == 1)).all():
+            raise ValueError(
+                "Calibration compares predictions with what was observed: class numbers, or labels of zeros and ones; got "
+                "targets that are probabilities. Use those from before they were smoothed or mixed."
+            )
+        return mean
+
+
+_Kind = TypeVar("_Kind", bound=type[Likelihood])
+_REGISTERED: dict[str, type[Likelihood]] = {}
+
+
+def register(kind: _Kind) -> _Kind:
+    """Let results with a likelihood be saved and loaded, by the name of its class; a decorator.
+
+    Raises:
+        ValueError: If another class has that name.
+    """
+    known = _REGISTERED.setdefault(kind.__name__, kind)
+    if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise ValueError(
+            f"Likelihoods are saved by name, and {kind.__name__} is that of {known.__module__}.{known.__qualname__}. Rename "
+            f"{kind.__module__}.{kind.__qualname__}."
+        )
+    _REGISTERED[kind.__name__] = kind  # a module may be loaded again
+    return kind
+
+
+def registered(name: str) -> type[Likelihood]:
+    """The likelihood of a name.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if name not in _REGISTERED:
+        raise ValueError(
+            f"a likelihood must be among {', '.join(_REGISTERED)}; got {name}. Import the module that defines it, and decorate "
+            "it there with symbayes.likelihoods.register"
+        )
+    return _REGISTERED[name]
+
+
+def is_registered(likelihood: Likelihood) -> bool:
+    """Whether it can be made again from its name."""
+    return _REGISTERED.get(type(likelihood).__name__) is type(likelihood)
+
+
+@register
 class Categorical(Likelihood):
     """One class out of c; outputs are logits, targets class numbers.
 
@@ -154,7 +345,18 @@ class Categorical(Likelihood):
     def link(self, mean: ManyOutputs) -> ManyOutputs:
         return mean.log()
 
+    def classes(self, mean: Outputs) -> Int[Tensor, " n"]:
+        return mean.argmax(1)
 
+    def calibrate(self, mean: Outputs, std: Outputs, targets: Tensor, bins: int) -> CalibrationScores:
+        mean = self._check_probabilities(mean, targets)
+        confidence, chosen = mean.max(1)
+        targets = targets.argmax(1) if targets.is_floating_point() else targets
+        brier = float((mean - functional.one_hot(targets.long(), mean.shape[1])).square().sum(1).mean())
+        return _confidences(confidence, chosen == targets, bins, brier)
+
+
+@register
 class Bernoulli(Likelihood):
     """c independent labels, each there or not; outputs are logits, targets [n, c] of zeros and ones, or of probabilities."""
 
@@ -196,7 +398,14 @@ class Bernoulli(Likelihood):
     def link(self, mean: ManyOutputs) -> ManyOutputs:
         return mean.logit()
 
+    def calibrate(self, mean: Outputs, std: Outputs, targets: Tensor, bins: int) -> CalibrationScores:
+        mean = self._check_probabilities(mean, targets)
+        confidence = torch.maximum(mean, 1 - mean).flatten()
+        right = ((mean > 0.5) == (targets > 0.5)).flatten()
+        return _confidences(confidence, right, bins, float((mean - targets.to(mean)).square().mean()))
 
+
+@register
 class Gaussian(Likelihood):
     """y = f + σε, with the noise σ learned from the evidence.
 
@@ -204,6 +413,8 @@ class Gaussian(Likelihood):
         noise: The first value of σ.
         outputs: The number of outputs, for a σ of its own for each; None for one σ that they share.
     """
+
+    is_normal = True
 
     def __init__(self, noise: float = 1.0, outputs: int | None = None) -> None:
         super().__init__()
@@ -220,15 +431,20 @@ class Gaussian(Likelihood):
         """σ, one for each output or one for all."""
         return self.log_noise.exp()
 
+    def noise_statistics(self, outputs: Float[Tensor, "*batch n c"], targets: Tensor) -> Float[Tensor, "*batch c"]:
+        """Σ_n (y − f)² by output."""
+        return (outputs - targets).square().sum(-2)
+
     @torch.no_grad()
-    def update_noise(self, squares: Float[Tensor, " c"], effective: float, num_data: int, damping: float) -> None:
+    def update_noise(self, statistics: Float[Tensor, " c"], effective: float, num_data: int, damping: float) -> None:
         """σ² ← Σ (y − f)² / (N − γ); with a noise for each output, each is charged an equal part of γ."""
+        squares = statistics
         total, count = (squares.sum()[None], num_data * len(squares)) if self.shared else (squares, num_data)
         free = max(count - effective / len(total), 1e-3 * count)
         target = (total / free).clamp(min=1e-12).log() / 2
         self.log_noise.lerp_(target.to(self.log_noise), damping)
 
-    def settings(self) -> dict[str, int | None]:
+    def settings(self) -> Mapping[str, Setting]:
         return {"outputs": None if self.shared else len(self.log_noise)}
 
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
@@ -282,6 +498,32 @@ class Gaussian(Likelihood):
 
     def link(self, mean: ManyOutputs) -> ManyOutputs:
         return mean
+
+    def interval(self, mean: Outputs, std: Outputs, level: float) -> tuple[Outputs, Outputs]:
+        """Of the normal distribution with this mean and standard deviation."""
+        reach = NormalDist().inv_cdf((1 + level) / 2) * std
+        return mean - reach, mean + reach
+
+    def calibrate(self, mean: Outputs, std: Outputs, targets: Tensor, bins: int) -> CalibrationScores:
+        inside = [(low <= targets) & (targets <= high) for low, high in (self.interval(mean, std, level) for level in LEVELS)]
+        rows = tuple(CoverageRow(level, float(held.double().mean())) for level, held in zip(LEVELS, inside, strict=True))
+        return CalibrationScores("values", rows, rmse=float((mean.double() - targets).square().mean().sqrt()))
+
+
+def _confidences(confidence: Float[Tensor, " m"], right: Tensor, bins: int, brier: float) -> CalibrationScores:
+    """Scores of predictions that are right or wrong, each with its confidence.
+
+    Bins that are empty are left out; each holds its upper bound, except that the last holds what rounding lets exceed 1.
+    """
+    index, right = ((confidence * bins).ceil().long() - 1).clamp(0, bins - 1), right.double()
+    rows = []
+    for number in range(bins):
+        inside = index == number
+        if count := int(inside.sum()):
+            low, high = number / bins, (number + 1) / bins
+            rows.append(ConfidenceRow(low, high, count, float(confidence[inside].mean()), float(right[inside].mean())))
+    ece = sum(row.count * abs(row.confidence - row.accuracy) for row in rows) / len(confidence)
+    return CalibrationScores("classes", tuple(rows), float(right.mean()), ece, brier)
 
 
 def _bernoulli_root(outputs: Outputs) -> Outputs:

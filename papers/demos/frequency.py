@@ -61,12 +61,12 @@ def study(settings: Settings) -> Study:
 
 
 def work(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
-    """One cell; what it gave is in the summary, under "run"."""
+    """One cell; what it gave is in `found`."""
     if cell.model == "twin":
         found = twin(settings)
     else:
         found = learn(settings, cell.objective, float(cell.task.removeprefix(_AT)), each_epoch)
-    return Outcome(cell, {}, {"words": [], "extents": [], "run": found}, [])
+    return Outcome(cell, {}, found=found)
 
 
 def figures(settings: Settings, outcomes: list[Outcome]) -> Numbers:
@@ -79,8 +79,8 @@ def figures(settings: Settings, outcomes: list[Outcome]) -> Numbers:
         "grid": grid[:, 0].tolist(),
         "function": function(settings, grid)[:, 0].tolist(),
         "data": torch.cat(data, 1).tolist(),
-        "runs": [outcome.summary["run"] for outcome in outcomes if outcome.cell.model == "network"],
-        "twin": next(outcome.summary["run"] for outcome in outcomes if outcome.cell.model == "twin"),
+        "runs": [outcome.found for outcome in outcomes if outcome.cell.model == "network"],
+        "twin": next(outcome.found for outcome in outcomes if outcome.cell.model == "twin"),
     }
 
 

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil, floor, log
 from typing import Any
 
-from symbayes.report.page import number, render, significant
+from symbayes.report.page import FigureTable, TableCell, TableRow, render
 from symbayes.report.svg import FAINT, LINE, TEXT, Card
+from symbayes.text import number, significant
 
 Numbers = Mapping[str, Any]
 _Scale = Callable[[float | int], float]
@@ -23,22 +24,22 @@ _SQUARES = (0.1, 0.3, 1, 3, 10, 30)
 _DEPTH = 100.0
 
 
-def frequency_table(found: Numbers) -> dict[str, Any]:
+def frequency_table(found: Numbers) -> FigureTable:
     """A row for each start and way to learn; columns are what was learned, the evidence, and errors."""
     rows = []
     for words, one in _learned(found):
         known = one.get("log_evidence")
         values = [significant(one["square"]), number(known, 1) if known is not None else "–", *map(significant, _errors(one))]
-        rows.append({"task": words, "cells": [{"value": value, "beneath": "", "best": False} for value in values]})
+        rows.append(TableRow(words, tuple(map(TableCell, values))))
     noise = found["settings"]["noise"]
-    return {
-        "columns": ["learned ω²", "log evidence", "training", "test"],
-        "rows": rows,
-        "outcome": f"{outcome(found)}.",
-        "legend": "Training and test: mean squared errors on the data that were learned from and on fresh ones, of which the "
+    return FigureTable(
+        ("learned ω²", "log evidence", "training", "test"),
+        tuple(rows),
+        outcome=f"{outcome(found)}.",
+        legend="Training and test: mean squared errors on the data that were learned from and on fresh ones, of which the "
         f"noise makes {significant(noise**2)}. The function has ω² = {significant(found['settings']['square'])}.",
-        "note": f"Log evidence in nats: of the network, {best(found)['estimator']}; of the twin, exact.",
-    }
+        note=f"Log evidence in nats: of the network, {best(found)['estimator']}; of the twin, exact.",
+    )
 
 
 def outcome(found: Numbers) -> str:

@@ -6,7 +6,6 @@ middle of a canvas, anywhere on it, and turned by quarter turns ask for differen
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -18,6 +17,7 @@ from symbayes.data.source import as_source
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
 from symbayes.priors import TensorwisePrior
+from symbayes.report.page import FigureTable, TableCell, TableRow
 from symbayes.training.by_curvature import Laplace, Map
 from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
@@ -72,7 +72,7 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     return run_problem(cell, objective.trainer(problem, schedule, PLAIN), task.test, generator, each_epoch)
 
 
-def table(outcomes: list[Outcome]) -> dict[str, Any]:
+def table(outcomes: list[Outcome]) -> FigureTable:
     """As the paper prints it: fit by MAP and by evidence, then the share of every kind of path, mean (min–max) over layers."""
     rows = []
     for task in TASKS:
@@ -81,17 +81,16 @@ def table(outcomes: list[Outcome]) -> dict[str, Any]:
         )
         written = [(f"{100 * o.metrics['accuracy']:.1f} %", f"{o.metrics['nll']:.3f}") for o in (fixed, learned)]
         written.append((f"{-learned.log_evidence:.3f}", ""))
-        shares = shares_over_layers(learned.summary["symmetries"])
+        shares = shares_over_layers(learned.result.symmetries)
         for path in PATHS.values():
             written.append((shares[path].share, f"γ {shares[path].effective:,.1f}"))
-        rows.append({"task": task, "cells": [{"value": v, "beneath": below, "best": False} for v, below in written]})
-    estimator = outcomes[0].summary["evidence"]["estimator"]
-    return {
-        "columns": ["MAP", "evidence", "−log, evidence", *(f"{kind}, %" for kind in PATHS)],
-        "rows": rows,
-        "outcome": broken_words(outcomes),
-        "legend": "Test accuracy and, beneath it, NLL; the evidence in nats per training image. Of every kind of path its "
+        rows.append(TableRow(task, tuple(TableCell(value, beneath) for value, beneath in written)))
+    return FigureTable(
+        ("MAP", "evidence", "−log, evidence", *(f"{kind}, %" for kind in PATHS)),
+        tuple(rows),
+        outcome=broken_words(outcomes),
+        legend="Test accuracy and, beneath it, NLL; the evidence in nats per training image. Of every kind of path its "
         "effective parameters per weight relative to the sum over the layer, mean (smallest–largest) over layers; beneath it "
         "their number γ in all layers.",
-        "note": f"Evidence by {estimator}.",
-    }
+        note=f"Evidence by {outcomes[0].result.evidence.estimator}.",
+    )

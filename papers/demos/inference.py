@@ -7,7 +7,6 @@ are learned by Laplace's method, and by the evidence lower bound with a posterio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -20,12 +19,13 @@ from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
 from symbayes.posterior.families import MeanField
 from symbayes.priors import TensorwisePrior
+from symbayes.report.page import FigureTable, TableCell, TableRow
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.elbo import Elbo
 from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
+from symbayes.training.symmetries import USED, breaking, with_tensors
 from symbayes.training.trainer import Objective, Schedule
-from symbayes.training.verdicts import USED, breaking, with_tensors
 
 _MODEL = "F-FC+CONV"
 #: Predictive distributions are for every so many test images.
@@ -88,34 +88,30 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     return run_problem(cell, objective.trainer(problem, schedule, PLAIN), task.test, generator, each_epoch, calibrated_on=some)
 
 
-def table(outcomes: list[Outcome]) -> dict[str, Any]:
+def table(outcomes: list[Outcome]) -> FigureTable:
     """A row for each task, a column for each way: test accuracy, log evidence, and the blocks that give up translation."""
     rows = []
     for task in TASKS:
         found = {outcome.cell.model: outcome for outcome in outcomes if outcome.cell.task == task}
         best = max(outcome.metrics["accuracy"] for outcome in found.values())
-        rows.append({"task": task, "cells": [_cell(found[way], best) for way in WAYS]})
-    estimators = dict.fromkeys(outcome.summary["evidence"]["estimator"] for outcome in outcomes)
-    return {
-        "columns": list(WAYS),
-        "rows": rows,
-        "outcome": broken_words(outcomes),
-        "legend": "Test accuracy at the mean of the weights; beneath it the log evidence in nats per training image, and in "
+        rows.append(TableRow(task, tuple(_cell(found[way], best) for way in WAYS)))
+    estimators = dict.fromkeys(outcome.result.evidence.estimator for outcome in outcomes)
+    return FigureTable(
+        tuple(WAYS),
+        tuple(rows),
+        outcome=broken_words(outcomes),
+        legend="Test accuracy at the mean of the weights; beneath it the log evidence in nats per training image, and in "
         f"how many blocks a tensor of γ above {USED} breaks translation, with share and γ of its path in the one of most γ.",
-        "note": f"Log evidence by {', and by '.join(estimators)}: two estimates, and not on one scale.",
-    }
+        note=f"Log evidence by {', and by '.join(estimators)}: two estimates, and not on one scale.",
+    )
 
 
-def _cell(outcome: Outcome, best: float) -> dict[str, Any]:
-    rows = [row for row in with_tensors(outcome.summary["symmetries"]) if breaking(row)]
-    most = max(rows, key=lambda row: float(row["effective"]), default=None)
+def _cell(outcome: Outcome, best: float) -> TableCell:
+    rows = [row for row in with_tensors(outcome.result.symmetries) if breaking(row)]
+    most = max(rows, key=lambda row: row.effective, default=None)
     broken = "no block"
     if most is not None:
         many = f"{len(rows)} block{'' if len(rows) == 1 else 's'}"
-        broken = f"{many}, most {most['layer']}: {100 * most['share']:.0f} %, γ {most['effective']:.1f}"
+        broken = f"{many}, most {most.layer}: {100 * most.share:.0f} %, γ {most.effective:.1f}"
     accuracy = outcome.metrics["accuracy"]
-    return {
-        "value": f"{100 * accuracy:.1f} %",
-        "beneath": f"{outcome.log_evidence:.2f}; {broken}",
-        "best": accuracy == best,
-    }
+    return TableCell(f"{100 * accuracy:.1f} %", f"{outcome.log_evidence:.2f}; {broken}", accuracy == best)

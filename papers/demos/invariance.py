@@ -1,6 +1,6 @@
 """How far should a network be invariant? Digits turned, shifted and scaled, and one model that may learn all six generators."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log, radians
 from typing import Any
@@ -19,6 +19,7 @@ from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.likelihoods import Categorical
 from symbayes.models import small_cnn
 from symbayes.priors import TensorwisePrior
+from symbayes.report.page import FigureTable
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
@@ -131,9 +132,9 @@ def objective(name: str) -> Objective:
             return Map(rule)
 
 
-def table(outcomes: list[Outcome]) -> dict[str, Any]:
+def table(outcomes: list[Outcome]) -> FigureTable:
     """A row for each task and a column for each model and objective."""
-    return accuracy_table(outcomes, COLUMNS) | {"outcome": _outcome(outcomes)}
+    return replace(accuracy_table(outcomes, COLUMNS), outcome=_outcome(outcomes))
 
 
 def _outcome(outcomes: list[Outcome]) -> str:
@@ -141,11 +142,8 @@ def _outcome(outcomes: list[Outcome]) -> str:
     parts = []
     for by in (name for model, name in COLUMNS if model == "learned"):
         found = [
-            (o.cell.task, e)
-            for o in outcomes
-            if (o.cell.model, o.cell.objective) == ("learned", by)
-            for e in o.summary["extents"]
+            (o.cell.task, e) for o in outcomes if (o.cell.model, o.cell.objective) == ("learned", by) for e in o.result.extents
         ]
-        known = [(e["value"], TRUTHS[task][e["name"]]) for task, e in found if e["name"] in TRUTHS.get(task, {})]
+        known = [(e.value, TRUTHS[task][e.name]) for task, e in found if e.name in TRUTHS.get(task, {})]
         parts.append(f"{sum(abs(value - truth) <= truth / 4 for value, truth in known)} of {len(known)} by the {by}")
     return f"Extents that end within a quarter of how far data were transformed: {', '.join(parts)}."

@@ -8,7 +8,6 @@ the evidence which to use. Every cell of the table is one training run of some t
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from symbayes.data.source import as_source
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
 from symbayes.priors import TensorwisePrior
+from symbayes.report.page import FigureTable
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
@@ -80,11 +80,11 @@ def _position_effect(model: nn.Module, inputs: Tensor) -> float:
 
 def broken_blocks(outcome: Outcome) -> list[str]:
     """The blocks that break translation: where the data determine at least one parameter of a path that does."""
-    rows = [row for row in outcome.summary["symmetries"] if row["path"] in ("dense", "factored")]
-    return [row["layer"] for row in rows if row["effective"] >= 1]
+    rows = [row for row in outcome.result.symmetries if row.path in ("dense", "factored")]
+    return [row.layer for row in rows if row.effective >= 1]
 
 
-def table(outcomes: list[Outcome]) -> dict[str, Any]:
+def table(outcomes: list[Outcome]) -> FigureTable:
     """A row for each task, a column for each model; means over seeds."""
     return model_table(
         outcomes,

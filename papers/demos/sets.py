@@ -8,7 +8,6 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -22,6 +21,7 @@ from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.likelihoods import Gaussian
 from symbayes.priors import TensorwisePrior
+from symbayes.report.page import FigureTable
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
@@ -122,7 +122,7 @@ def _order_effect(model: nn.Module, inputs: Tensor, generator: Generator) -> flo
     return float((outputs - model(inputs.gather(2, order))).square().mean() / (2 * outputs.var()))
 
 
-def table(outcomes: list[Outcome]) -> dict[str, Any]:
+def table(outcomes: list[Outcome]) -> FigureTable:
     """A row for each task, a column for each model; means over seeds."""
     return model_table(
         outcomes,

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from symbayes.report.page import number
 from symbayes.report.plots import gammas
 from symbayes.report.svg import FAINT, Card
+from symbayes.text import number
 
 #: Short names of paths.
 PATH_NAMES = {

@@ -20,6 +20,7 @@ from symbayes.data.augment import FlipCrop
 from symbayes.data.task import Task
 from symbayes.models import AllConv, allconv
 from symbayes.priors import TensorwisePrior
+from symbayes.report.runs import write_page
 from symbayes.training.fit import fit
 from symbayes.training.record import write_records
 from symbayes.training.result import Result
@@ -234,6 +235,8 @@ def _save(result: Result, folder: Path) -> str:
     size = sum(parameter.numel() for parameter in result.model.parameters())
     if size <= LARGEST_SAVED:
         replace(result, make_posterior=None).save(folder)
+        write_page(folder)
         return "saved"
     write_records(folder, result.summary(), result.history)
+    write_page(folder)
     return f"left out: more than {LARGEST_SAVED:,}"

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from papers.ella.pictures import PATH_NAMES, choices_picture
 from papers.ella.published import CHOICES, PRECISIONS, SHARES
 from papers.ella.recipes import METHODS
 from papers.ella.rows import NETWORKS, TABLES, TASKS, Table
 from papers.rows import Figures, Paper, TextTable, spread
-from symbayes.training.symmetries import shares_over_layers
-from symbayes.training.verdicts import USED, breaking, with_tensors
+from symbayes.data.storage import from_json
+from symbayes.training.symmetries import USED, PathRow, breaking, shares_over_layers, with_tensors
 
 _METHODS = {"map": "MAP", "evidence": "evidence"}
 _NOTHING = "–"
@@ -65,6 +64,16 @@ def cells(table: Table, found: Sequence[Figures]) -> Cells:
     return Cells(table, {place: [row for row in rows if _length(row) == longest[place]] for place, rows in runs.items()})
 
 
+def path_rows(run: Figures) -> tuple[PathRow, ...]:
+    """What its paths became.
+
+    Raises:
+        ValueError: If they are damaged.
+    """
+    rows: tuple[PathRow, ...] = from_json(run["symmetries"], tuple[PathRow, ...], "symmetries")
+    return rows
+
+
 def _length(run: Figures) -> tuple[int, int]:
     return run["settings"]["width"], run["epochs"]
 
@@ -102,7 +111,7 @@ def _table3(of: Cells) -> TextTable:
     (network,) = of.table.networks
     paths, lines = NETWORKS[network].paths, []
     for task in of.table.tasks:
-        learned = [row for run in of.runs.get((task, network, "evidence"), ()) for row in run["symmetries"]]
+        learned = [row for run in of.runs.get((task, network, "evidence"), ()) for row in path_rows(run)]
         over = shares_over_layers(learned)
         shares = [f"{over.get(path, _NOTHING)} [{printed}]" for path, printed in zip(paths, SHARES[task], strict=True)]
         figures = [of.cell(task, network, *column) for column in _COLUMNS.values()]
@@ -145,20 +154,20 @@ def _choices(table: Table, found: Sequence[Figures]) -> str:
         paths = NETWORKS[run["network"]].paths
         known = table.name == "table2" and run["network"] in CHOICES
         printed, theirs = (PRECISIONS[run["network"]], CHOICES[run["network"]]) if known else ((), ())
-        blocks: dict[str, dict[str, Mapping[str, Any]]] = {}
-        for row in with_tensors(run["symmetries"], run["effective"]):
-            if row["path"] in paths:
-                blocks.setdefault(row["layer"], {})[row["path"]] = row
+        blocks: dict[str, dict[str, PathRow]] = {}
+        for row in with_tensors(path_rows(run), run["effective"]):
+            if row.path in paths:
+                blocks.setdefault(row.layer, {})[row.path] = row
         lines = []
         for index, (layer, by_path) in enumerate(blocks.items()):
-            best = max(by_path, key=lambda path: by_path[path]["share"])
-            line = [layer.removeprefix("block"), *(f"{by_path[path]['precision']:.3g}" for path in paths)]
-            line += [f"{100 * by_path[path]['share']:.1f}, γ {by_path[path]['effective']:,.1f}" for path in paths]
+            best = max(by_path, key=lambda path: by_path[path].share)
+            line = [layer.removeprefix("block"), *(f"{by_path[path].precision:.3g}" for path in paths)]
+            line += [f"{100 * by_path[path].share:.1f}, γ {by_path[path].effective:,.1f}" for path in paths]
             line.append(PATH_NAMES[best] + (f" ({PATH_NAMES[theirs[index]]})" if theirs else ""))
             used = [tensor for path in paths for tensor in breaking(by_path[path])]
             if index == len(blocks) - 1:  # whose map has one cell, where a bias breaks nothing; earlier runs did not know
-                used = [tensor for tensor in used if not (tensor.get("may") and tensor["name"].endswith("bias"))]
-            line.append(", ".join(f"{tensor['name']} {tensor['effective']:,.1f}" for tensor in used) or "none")
+                used = [tensor for tensor in used if tensor.is_sure or not tensor.name.endswith("bias")]
+            line.append(", ".join(f"{tensor.name} {tensor.effective:,.1f}" for tensor in used) or "none")
             line += [f"{printed[index][path]:.3g}" for path in paths] if printed else []
             lines.append(line)
         names = [PATH_NAMES[path] for path in paths]

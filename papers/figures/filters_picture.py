@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from symbayes.report.page import number
 from symbayes.report.svg import FAINT, Card, largest
+from symbayes.text import number
 
 Numbers = Mapping[str, Any]
 

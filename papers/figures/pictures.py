@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from symbayes.report.page import number
 from symbayes.report.plots import gammas, path_colours
 from symbayes.report.svg import FAINT, LINE, TEXT, Card, Number, largest
+from symbayes.text import number
 
 Numbers = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ def rotation(found: Numbers) -> str:
 
 def _share_picture(found: Numbers, title: str, subtitle: str) -> str:
     tasks = found["tasks"]
-    colours = path_colours(tasks[0]["shares"])
+    colours = path_colours((row["layer"], row["path"]) for row in tasks[0]["shares"])
     known = "effective" in tasks[0]["shares"][0]
     pitch = 30 + _LINE * known
     end = 128 + pitch * len(_by_layer(tasks[0]["shares"]))
@@ -164,7 +164,7 @@ def permutation(found: Numbers) -> str:
         _WIDTH, 422, "OrbitPath on a set: one weight for each orbit of index pairs", "Does the order of numbers matter?"
     )
     card.scale(_RIGHT, 55)
-    colours = path_colours(found["tasks"][0]["shares"])
+    colours = path_colours((row["layer"], row["path"]) for row in found["tasks"][0]["shares"])
     for left, title, task in zip((_LEFT, 334), titles, found["tasks"], strict=True):
         card.text(left, 86, title, bold=True)
         for x, name, words in ((0, "tied", "layer 2: points to points"), (146, "pooled", "layer 3: features × points")):
@@ -182,7 +182,7 @@ def board_symmetry(found: Numbers) -> str:
     subtitle = "Tic-tac-toe at the end of a game"
     card = Card(_WIDTH, 436, "OrbitPath on a board: turns and flips share weights", subtitle)
     card.scale(_RIGHT, 55)
-    colours = path_colours(found["tasks"][0]["shares"])
+    colours = path_colours((row["layer"], row["path"]) for row in found["tasks"][0]["shares"])
     for left, task in zip((_LEFT, 334), found["tasks"], strict=True):
         card.text(left, 86, task["task"], bold=True)
         for place, values in enumerate(task["cells"]):

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil, floor
 from typing import Any
 
+from symbayes.invariance.orbit_average import Image
 from symbayes.report.images import data_uri
-from symbayes.report.page import number
 from symbayes.report.svg import FAINT, LINE, NEGATIVE, POSITIVE, TEXT, Card
+from symbayes.text import number
 
 Numbers = Mapping[str, Any]
 
@@ -77,7 +78,7 @@ def _turns(extent: float) -> str:
     return "0°" if words in ("0", "−0") else f"±{words}°"
 
 
-def _image(surface: Sequence[Sequence[float]]) -> dict[str, Any]:
+def _image(surface: Sequence[Sequence[float]]) -> Image:
     """Probabilities as colours: white at one half, half way to the colour of a class at 0 and 1, so that points stand out."""
     ends = [[int(end[at : at + 2], 16) for at in (1, 3, 5)] for end in (NEGATIVE, POSITIVE)]
     pixels = bytearray()
@@ -86,7 +87,7 @@ def _image(surface: Sequence[Sequence[float]]) -> dict[str, Any]:
             depth = 0.55 * abs(2 * value - 1)
             pixels += bytes(round(255 + (channel - 255) * depth) for channel in ends[value > 0.5])
     encoded = b64encode(bytes(pixels)).decode("ascii")
-    return {"width": len(surface[0]), "height": len(surface), "channels": 3, "pixels": encoded}
+    return Image(len(surface[0]), len(surface), 3, encoded)
 
 
 def _epochs(card: Card, found: Numbers) -> None:

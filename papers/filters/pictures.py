@@ -4,9 +4,10 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from symbayes.invariance.orbit_average import Image
 from symbayes.report.images import data_uri
-from symbayes.report.page import number
 from symbayes.report.svg import FAINT, Card, diverging, largest
+from symbayes.text import number
 
 Numbers = Mapping[str, Any]
 
@@ -72,5 +73,4 @@ def _coloured(values: Sequence[Sequence[float | int]], limit: float | int) -> st
     """Values in the colours of heatmaps, as an image: small in the file, whatever its size."""
     colours = (diverging(value, limit) for row in values for value in row)
     pixels = b"".join(bytes.fromhex(colour[1:]) for colour in colours)
-    image = {"width": len(values[0]), "height": len(values), "channels": 3, "pixels": b64encode(pixels).decode("ascii")}
-    return data_uri(image)
+    return data_uri(Image(len(values[0]), len(values), 3, b64encode(pixels).decode("ascii")))

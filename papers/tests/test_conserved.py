@@ -13,7 +13,7 @@ from symbayes.cli import demo
 from symbayes.dynamics.search import Search
 from symbayes.dynamics.systems import TESTS, Start
 from symbayes.dynamics.trajectories import simulate
-from symbayes.report.page import number
+from symbayes.text import number
 
 QUICK = Search(quantities=2, width=6, hidden=1, samples=2, final_samples=2, updates=2)
 
@@ -38,17 +38,17 @@ def test_the_demo_is_a_table_and_a_page():
     made = study(Settings(systems=("oscillator",), width=6))
     outcomes = [made.work(cell, lambda record: None) for cell in made.cells]
     table = made.table(outcomes)
-    assert [row["task"].split(", ")[1] for row in table["rows"]] == ["plain network", "learned symmetries", "known symmetries"]
-    lowest = min(outcome.summary["figures"]["negative_elbo"] for outcome in outcomes)
-    best = [row["cells"][0] for row in table["rows"] if row["cells"][0]["best"]]
-    assert [cell["value"] for cell in best] == [number(lowest, 2)]
+    assert [row.task.split(", ")[1] for row in table.rows] == ["plain network", "learned symmetries", "known symmetries"]
+    lowest = min(outcome.found.figures["negative_elbo"] for outcome in outcomes)
+    best = [row.cells[0] for row in table.rows if row.cells[0].best]
+    assert [cell.value for cell in best] == [number(lowest, 2)]
     page = made.page(outcomes)
-    assert "how many of the quadratics that were found hold on 3 fresh trajectories of 0.6 time units" in table["legend"]
-    assert table["columns"][-1] == "confirmed"
-    costs = {outcome.cell.model: outcome.summary["figures"]["negative_elbo"] for outcome in outcomes}
-    count = outcomes[1].summary["figures"]["count"]
+    assert "how many of the quadratics that were found hold on 3 fresh trajectories of 0.6 time units" in table.legend
+    assert table.columns[-1] == "confirmed"
+    costs = {outcome.cell.model: outcome.found.figures["negative_elbo"] for outcome in outcomes}
+    count = outcomes[1].found.figures["count"]
     least = min(costs, key=costs.get)
-    assert table["outcome"] == f"oscillator: lowest −ELBO / N by the {least}, {count} of 1 quadratics confirmed."
+    assert table.outcome == f"oscillator: lowest −ELBO / N by the {least}, {count} of 1 quadratics confirmed."
     assert "Three networks" in page
     assert "known symmetries" in page
 

@@ -102,12 +102,12 @@ def test_page_picture_and_table_are_of_all_runs():
         ("fixed", 3.0),
     ]
     table = made.table(outcomes)
-    assert [row["task"] for row in table["rows"]][::2] == [
+    assert [row.task for row in table.rows][::2] == [
         "evidence, from 0.3",
         "maximum likelihood, from 0.3",
         "twin, from 0.3",
     ]
-    assert [row["cells"][1]["value"] == "–" for row in table["rows"]] == [False, False, True, True, False, False]
+    assert [row.cells[1].value == "–" for row in table.rows] == [False, False, True, True, False, False]
     card = ElementTree.fromstring(made.picture(outcomes))
     assert card.tag.endswith("svg")
     page = made.page(outcomes)

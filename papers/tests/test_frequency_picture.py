@@ -68,7 +68,7 @@ def test_titles_say_what_came_out_and_not_what_should():
     assert "ω² ends at 0.5 to 9.7 by maximum likelihood, at 1.86 to 1.91 by the evidence" in words()
     short = FOUND | {"runs": [run | {"square": run["start"]} for run in FOUND["runs"]]}
     title = "ω² ends at 0.3 to 10 by maximum likelihood, at 0.3 to 10 by the evidence"
-    assert frequency_table(short)["outcome"] == f"{title}."
+    assert frequency_table(short).outcome == f"{title}."
     assert f"<title>{title}</title>" in picture(short)
     page = frequency_page(short)
     for claim in ("finds one", "takes any", "any frequency will do", "ever better"):
@@ -106,7 +106,7 @@ def test_the_page_says_where_learning_ended(said):
 
 
 def test_maximum_likelihood_has_no_evidence():
-    values = {row["task"]: [cell["value"] for cell in row["cells"]] for row in frequency_table(FOUND)["rows"]}
+    values = {row.task: [cell.value for cell in row.cells] for row in frequency_table(FOUND).rows}
     assert values["maximum likelihood, from 10"] == ["9.7", "–", "0.031", "0.052"]
     assert values["evidence, from 10"] == ["1.86", "−39.5", "0.031", "0.052"]
     assert values["twin, from 0.3"] == ["1.18", "−6.9", "0.04", "0.05"]

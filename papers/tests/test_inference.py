@@ -6,7 +6,8 @@ import pytest
 
 from papers.demos.inference import WAYS, Settings, study
 from symbayes.cli.study import Outcome, page_runs
-from symbayes.report.comparison import comparison_page
+from symbayes.report.runs import comparison_page
+from symbayes.training.symmetries import TensorRow
 
 SMALL = Settings(epochs=3, width=1)
 
@@ -23,25 +24,25 @@ def outcomes() -> list[Outcome]:
 
 def test_both_ways_are_shown(outcomes):
     figures = study(SMALL).table(outcomes)
-    assert figures["columns"] == list(WAYS)
-    assert [row["task"] for row in figures["rows"]] == ["digit", "digit and quadrant"]
-    for row in figures["rows"]:
-        assert sum(cell["best"] for cell in row["cells"]) >= 1
-        assert all(cell["value"].endswith(" %") for cell in row["cells"])
-        assert all("block" in cell["beneath"] and len(cell["beneath"]) < 60 for cell in row["cells"])
-    assert "γ above 0.5" in figures["legend"]
-    assert "KFAC" in figures["note"]
-    assert "evidence lower bound (mean-field, 32 draws)" in figures["note"]
+    assert figures.columns == tuple(WAYS)
+    assert [row.task for row in figures.rows] == ["digit", "digit and quadrant"]
+    for row in figures.rows:
+        assert sum(cell.best for cell in row.cells) >= 1
+        assert all(cell.value.endswith(" %") for cell in row.cells)
+        assert all("block" in cell.beneath and len(cell.beneath) < 60 for cell in row.cells)
+    assert "γ above 0.5" in figures.legend
+    assert "KFAC" in figures.note
+    assert "evidence lower bound (mean-field, 32 draws)" in figures.note
 
 
 def test_a_block_whose_bias_breaks_translation_is_named_at_a_share_of_nothing(outcomes):
-    row = next(row for row in outcomes[0].summary["symmetries"] if row["path"] == "factored")
-    bias = {"name": "factored.scatter.bias", "effective": 60.1, "breaks": ["translation"]}
+    row = next(row for row in outcomes[0].result.symmetries if row.path == "factored")
+    bias = TensorRow("factored.scatter.bias", 60.1, ("translation",))
     loud = replace(
-        outcomes[0], summary=outcomes[0].summary | {"symmetries": [row | {"share": 0.0, "effective": 60.3, "tensors": [bias]}]}
+        outcomes[0], summary=replace(outcomes[0].result, symmetries=(replace(row, share=0.0, effective=60.3, tensors=(bias,)),))
     )
-    first = study(SMALL).table([loud, *outcomes[1:]])["rows"][0]["cells"][0]
-    assert first["beneath"].endswith("; 1 block, most block1: 0 %, γ 60.3")
+    first = study(SMALL).table([loud, *outcomes[1:]]).rows[0].cells[0]
+    assert first.beneath.endswith("; 1 block, most block1: 0 %, γ 60.3")
 
 
 def test_the_page_shows_symmetries_and_calibration(outcomes):
@@ -50,4 +51,4 @@ def test_the_page_shows_symmetries_and_calibration(outcomes):
     for way in WAYS:
         assert f"digit: {way}" in page
     assert "reliability0" in page
-    assert all(outcome.summary["calibration"]["ece"] >= 0 for outcome in outcomes)
+    assert all(outcome.result.calibration.ece >= 0 for outcome in outcomes)

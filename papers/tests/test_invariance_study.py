@@ -20,17 +20,17 @@ def outcomes():
 def test_every_column_is_trained_as_it_says():
     study, found = outcomes()
     table = study.table(found)
-    assert table["columns"][-1] == "learned, evidence"
-    assert [row["task"] for row in table["rows"]] == ["upright", "scaled by up to 60 %"]
-    learned = {(o.cell.model, o.cell.objective): any(e["learned"] for e in o.summary["extents"]) for o in found}
+    assert table.columns[-1] == "learned, evidence"
+    assert [row.task for row in table.rows] == ["upright", "scaled by up to 60 %"]
+    learned = {(o.cell.model, o.cell.objective): any(e.learned for e in o.result.extents) for o in found}
     assert learned == {column: column[0] == "learned" for column in invariance.COLUMNS}
-    starts = {o.summary["extents"][2]["value"] for o in found if o.summary["extents"]}
+    starts = {o.result.extents[2].value for o in found if o.result.extents}
     assert len(starts) == 5  # each of four that learn ends somewhere else; the guess does not move
     shown = [outcome for outcome in found if outcome.learned_extents]
     assert {(outcome.cell.model, outcome.cell.objective) for outcome in shown} == {("learned", "evidence")}
     runs = page_runs(study, found)
-    assert runs[-1]["truth"] == {"scale_x": 60.0, "scale_y": 60.0}
-    assert len(runs[-1]["summary"]["orbits"]) == 4
+    assert runs[-1].truth == {"scale_x": 60.0, "scale_y": 60.0}
+    assert len(runs[-1].summary.orbits) == 4
 
 
 def test_the_outcome_counts_what_came_near_the_truth():
@@ -74,7 +74,7 @@ def test_digits_are_turned_as_far_as_the_task_says():
     """The evidence finds the turns of a few digits, in the right order; the whole study is a command."""
     settings = invariance.Settings(epochs=20, data=200, samples=5)
     found = [
-        invariance.run_cell(settings, Cell(task, "learned", "evidence"), lambda record: None).history[-1]["extents"]["rotation"]
+        invariance.run_cell(settings, Cell(task, "learned", "evidence"), lambda record: None).history[-1].extents["rotation"]
         for task in ("upright", "turned by up to 180°")
     ]
     assert found[0] < 15

@@ -26,15 +26,15 @@ def test_the_evidence_keeps_translation_where_place_does_not_matter_and_breaks_i
     assert motif.metrics["position effect"] < 0.1
     assert placed.metrics["position effect"] > 0.9
     # At shares of 95 % and more, in every block: no sentence may claim that all of them keep translation.
-    assert all(row["share"] > 0.9 for row in placed.summary["symmetries"] if row["path"] == "conv")
-    (block6,) = (words for words in placed.summary["words"] if words.startswith("block6 "))
+    assert all(row.share > 0.9 for row in placed.result.symmetries if row.path == "conv")
+    (block6,) = (words for words in placed.words if words.startswith("block6 "))
     assert block6.startswith("block6 keeps part of translation (conv 9")
     assert block6.endswith(" break it")
-    shares = [shares_over_layers(outcome.summary["symmetries"])["conv"].smallest for outcome in (motif, placed)]
+    shares = [shares_over_layers(outcome.result.symmetries)["conv"].smallest for outcome in (motif, placed)]
     assert shares[1] < shares[0] - 0.01
     # Where a map of eight cells becomes one of four, a quarter of the sequence each.
     effective = [
-        {row["layer"]: row["effective"] for row in outcome.summary["symmetries"] if row["path"] == "factored"}["block6"]
+        {row.layer: row.effective for row in outcome.result.symmetries if row.path == "factored"}["block6"]
         for outcome in (motif, placed)
     ]
     assert effective[1] > 5 * effective[0]
@@ -49,11 +49,11 @@ def test_all_runs_make_a_table():
         (task, model, 3) for task in TASKS for model in MODELS
     ]
     table = made.table(outcomes)
-    assert table["columns"] == list(MODELS)
-    assert [row["task"] for row in table["rows"]] == list(TASKS)
-    for row in table["rows"]:
-        assert sum(cell["best"] for cell in row["cells"]) == 1
-    accuracy = float(table["rows"][1]["cells"][0]["value"].removesuffix(" %"))
+    assert table.columns == tuple(MODELS)
+    assert [row.task for row in table.rows] == list(TASKS)
+    for row in table.rows:
+        assert sum(cell.best for cell in row.cells) == 1
+    accuracy = float(table.rows[1].cells[0].value.removesuffix(" %"))
     assert accuracy == pytest.approx(100 * outcomes[3].metrics["accuracy"], abs=0.06)
     assert [len(broken_blocks(outcome)) for outcome in outcomes[:2]] == [8, 0]
     assert [outcome.has_choice for outcome in outcomes] == 2 * [False, False, True]

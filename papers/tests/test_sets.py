@@ -39,14 +39,14 @@ def test_the_evidence_keeps_permutation_on_the_set_and_breaks_it_on_the_sequence
     assert of_set.metrics["order effect"] < 0.01
     assert of_sequence.metrics["order effect"] > 0.8
     # The pooling layer is where the order enters. On a set its dense path can also pool, so it need not be off altogether.
-    shares = [shares_over_layers(outcome.summary["symmetries"])["orbit"].smallest for outcome in (of_set, of_sequence)]
+    shares = [shares_over_layers(outcome.result.symmetries)["orbit"].smallest for outcome in (of_set, of_sequence)]
     assert shares[0] > shares[1] + 0.1
-    dense = [outcome.summary["symmetries"][-2]["precision"] for outcome in (of_set, of_sequence)]
+    dense = [outcome.result.symmetries[-2].precision for outcome in (of_set, of_sequence)]
     assert dense[0] > 10 * dense[1]
-    first, second = of_set.summary["words"][:2]
+    first, second = of_set.words[:2]
     assert first.startswith("layer1 keeps permutation")
     assert second.startswith("layer2 keeps permutation")
-    assert of_sequence.summary["words"][2].startswith("layer3 keeps part of permutation")
+    assert of_sequence.words[2].startswith("layer3 keeps part of permutation")
     strict = run(Settings(epochs=100, width=6, num_data=200), ORDERED, "ORBIT")
     assert strict.metrics["error"] > 0.9
     assert of_sequence.log_evidence > strict.log_evidence
@@ -57,10 +57,10 @@ def test_all_runs_make_a_table():
     assert [cell.seed for cell in made.cells] == 6 * [3, 4]
     outcomes = [made.work(cell, lambda record: None) for cell in made.cells]
     table = made.table(outcomes)
-    assert table["columns"] == list(MODELS)
-    assert [row["task"] for row in table["rows"]] == list(TASKS)
-    for row in table["rows"]:
-        assert sum(cell["best"] for cell in row["cells"]) == 1
+    assert table.columns == tuple(MODELS)
+    assert [row.task for row in table.rows] == list(TASKS)
+    for row in table.rows:
+        assert sum(cell.best for cell in row.cells) == 1
     error = sum(outcome.metrics["error"] for outcome in outcomes[:2]) / 2
-    assert float(table["rows"][0]["cells"][0]["value"]) == pytest.approx(error, abs=1e-3)
+    assert float(table.rows[0].cells[0].value) == pytest.approx(error, abs=1e-3)
     assert sum(outcome.has_choice for outcome in outcomes) == 4

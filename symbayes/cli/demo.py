@@ -10,8 +10,8 @@ from symbayes.cli import quadrant
 from symbayes.cli.study import Study, page_runs, run_study
 from symbayes.cli.terminal import check_page, console, paper_table, with_progress, writing
 from symbayes.data.storage import write_together
-from symbayes.report.comparison import comparison_page
 from symbayes.report.invariance import extent_words
+from symbayes.report.runs import comparison_page
 
 
 def demo(
@@ -47,16 +47,16 @@ def show_study(study: Study, out: Path, minutes: str) -> None:
     outcomes = with_progress(lambda progress: run_study(study, progress))
     figures = study.table(outcomes)
     console.print(paper_table(study.title, figures))
-    console.print(" ".join(filter(None, [figures["outcome"], figures["legend"], figures["note"]])), highlight=False)
+    console.print(" ".join(filter(None, [figures.outcome, figures.legend, figures.note])), highlight=False)
     for outcome in outcomes:
         if outcome.has_choice:
             console.print(f"\n[bold]What {outcome.cell.model} learned on: {outcome.cell.task}[/]")
-            for sentence in outcome.summary["words"]:
+            for sentence in outcome.words:
                 console.print(f"  {sentence}", highlight=False)
         if outcome.learned_extents:
             console.print(f"\n[bold]How far {outcome.cell} is invariant[/]")
             for extent in outcome.learned_extents:
-                truth = study.truths.get(outcome.cell.task, {}).get(extent["name"])
+                truth = study.truths.get(outcome.cell.task, {}).get(extent.name)
                 console.print(f"  {extent_words(extent, truth)}", highlight=False)
     if study.page is not None:
         page = study.page(outcomes)

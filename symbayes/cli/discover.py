@@ -8,12 +8,15 @@ import typer
 from symbayes.cli.terminal import check_folder, console, paper_table, writing
 from symbayes.dynamics.discover import check_device
 from symbayes.dynamics.discover import discover as discover_in
+from symbayes.dynamics.discovery import RUN
 from symbayes.dynamics.phase import INTEGRATORS
 from symbayes.dynamics.search import Search
+from symbayes.dynamics.summary import DISCOVERY
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.systems import system as by_name
 from symbayes.dynamics.trajectories import Trajectories, load_trajectories, simulate
-from symbayes.report.discovery import discovery_table, headline
+from symbayes.report.discovery import discovery_table
+from symbayes.report.runs import PAGE, write_page
 
 #: The standard deviation of what is observed of a simulated system, if none is given.
 _NOISE = 1e-3**0.5
@@ -49,7 +52,7 @@ def discover(
     try:
         check_device(device)
         data, system = _read(what, step, trajectories, steps, noise, seed)
-        check_folder(out, holds=("discovery.json", "report.html", "run"), overwrite=overwrite)
+        check_folder(out, holds=(DISCOVERY, PAGE, RUN), overwrite=overwrite)
         found = discover_in(
             data,
             symmetry=symmetry,
@@ -64,13 +67,15 @@ def discover(
         raise typer.BadParameter(str(error)) from error
     with writing(out):
         summary = found.save(out)
+        write_page(out / RUN)
+        write_page(out)
     table = discovery_table(summary)
-    if table["rows"]:
-        console.print(paper_table(headline(summary), table))
-    console.print(f"{table['legend']} {table['note']}".strip(), highlight=False)
+    if table.rows:
+        console.print(paper_table(summary.headline(), table))
+    console.print(f"{table.legend} {table.note}".strip(), highlight=False)
     terms = ", ".join(f"{name} {value:.3f}" for name, value in found.evidence.items())
     console.print(f"per pair of states, in nats: {terms}; {found.seconds:.0f} s of training", highlight=False)
-    console.print(f"The page: {out / 'report.html'}", highlight=False)
+    console.print(f"The page: {out / PAGE}", highlight=False)
 
 
 def _read(

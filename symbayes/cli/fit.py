@@ -6,17 +6,16 @@ from typing import Annotated
 import torch
 import typer
 
-from symbayes.cli.terminal import check_folder, console, writing
+from symbayes.cli.terminal import check_folder, console, plain_table, writing
 from symbayes.data.augment import FlipCrop
 from symbayes.data.load import load
 from symbayes.data.storage import DAMAGE, error_words, write_whole
 from symbayes.dynamics.discover import check_device
 from symbayes.models import allconv
-from symbayes.report.run import run_page
+from symbayes.report.runs import PAGE, make_page, write_page
 from symbayes.training.by_curvature import Laplace, Map
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit as fit_model
-from symbayes.training.loading import read_records
 from symbayes.training.optimiser import PLAIN, Optimiser
 from symbayes.training.trainer import Objective, Schedule
 
@@ -70,23 +69,25 @@ def fit(
         augment=FlipCrop() if augment else None,
         seed=seed,
     )
-    console.print(result.symmetries)
+    console.print(plain_table(*result.symmetries.table(), left=3))
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluate(loaded.test).items())
     per_datum = result.log_evidence / result.num_data
     console.print(f"test: {metrics}; log evidence {per_datum:.4f} per datum ({result.evidence.estimator})", highlight=False)
     calibration = result.calibration((loaded.test[0][:_CALIBRATED], loaded.test[1][:_CALIBRATED]))
-    console.print(calibration)
+    console.print(calibration.words())
+    console.print(plain_table(*calibration.table()))
     with writing(out):
         result.save(out, calibration)
+        write_page(out)
     console.print(f"Saved to {out}", highlight=False)
 
 
-def report(folder: Annotated[Path, typer.Argument(help="Folder where a result was saved.")]) -> None:
-    """Rebuild the page of a saved result."""
+def report(folder: Annotated[Path, typer.Argument(help="Folder where a result or a discovery was saved.")]) -> None:
+    """Make the page of a saved result or discovery."""
     try:
-        page = run_page(*read_records(folder))
+        page = make_page(folder)
     except (OSError, *DAMAGE) as error:
         raise typer.BadParameter(f"No page can be made of {folder}: {error_words(error)}.") from error
     with writing(folder):
-        write_whole(folder / "report.html", page)
-    console.print(f"{folder / 'report.html'}", highlight=False)
+        write_whole(folder / PAGE, page)
+    console.print(f"{folder / PAGE}", highlight=False)

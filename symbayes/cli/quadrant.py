@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from symbayes.data.source import as_source
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
 from symbayes.priors import TensorwisePrior
+from symbayes.report.page import FigureTable
 from symbayes.training.by_curvature import Laplace, Map
 from symbayes.training.optimiser import PLAIN
 from symbayes.training.problem import Problem
@@ -67,6 +67,6 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     return run_problem(cell, objective.trainer(problem, schedule, PLAIN), task.test, generator, each_epoch)
 
 
-def table(outcomes: list[Outcome]) -> dict[str, Any]:
+def table(outcomes: list[Outcome]) -> FigureTable:
     """The outcomes as the table of the paper: a row for each task, a column for each model and objective."""
     return accuracy_table(outcomes, [(model, objective) for objective in OBJECTIVES for model in MODELS])

@@ -4,7 +4,7 @@ import os
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing import Manager, get_context
 from statistics import mean
 from typing import Any
@@ -13,10 +13,13 @@ import torch
 from torch import Generator
 
 from symbayes.data.source import Data
+from symbayes.invariance.extents import ExtentSummary
+from symbayes.report.page import FigureTable, TableCell, TableRow
+from symbayes.report.plots import Run
 from symbayes.training.fit import learn
-from symbayes.training.record import Record
+from symbayes.training.record import Record, Summary
+from symbayes.training.symmetries import USED, broken_layers
 from symbayes.training.trainer import Trainer
-from symbayes.training.verdicts import USED, broken_layers
 
 
 @dataclass(frozen=True)
@@ -36,27 +39,50 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cell gave: metrics on test data, and the summary and history of its result."""
+    """What a cell gave.
+
+    Args:
+        cell: That was run.
+        metrics: On test data.
+        summary: Of its result, where it has one.
+        history: Of its training.
+        words: What was learned, a sentence each.
+        found: What a study of its own kind keeps, where its cells give something else than a result.
+    """
 
     cell: Cell
     metrics: dict[str, float]
-    summary: dict[str, Any]
-    history: list[dict[str, Any]]
+    summary: Summary | None = None
+    history: tuple[Record, ...] = ()
+    words: tuple[str, ...] = ()
+    found: Any = None
+
+    @property
+    def result(self) -> Summary:
+        """The summary of its result.
+
+        Raises:
+            ValueError: If it has none.
+        """
+        if self.summary is None:
+            raise ValueError(f"{self.cell} gave no result of training. Its study must make its own table and page.")
+        return self.summary
 
     @property
     def log_evidence(self) -> float:
         """Per training datum."""
-        return float(self.summary["evidence"]["total"] / self.summary["num_data"])
+        return self.result.evidence.total / self.result.num_data
 
     @property
     def has_choice(self) -> bool:
         """Whether its layers could choose between paths, and learned to by the evidence."""
-        return self.cell.objective == "evidence" and bool(self.summary["words"])
+        return self.cell.objective == "evidence" and bool(self.words)
 
     @property
-    def learned_extents(self) -> list[dict[str, Any]]:
+    def learned_extents(self) -> list[ExtentSummary]:
         """How far its model is invariant, if that was learned by the evidence."""
-        return [extent for extent in self.summary["extents"] if extent["learned"] and self.cell.objective == "evidence"]
+        extents = self.summary.extents if self.summary is not None else ()
+        return [extent for extent in extents if extent.learned and self.cell.objective == "evidence"]
 
 
 #: Called after every epoch of a run.
@@ -74,9 +100,7 @@ class Study:
         about: What is asked and expected, in a few sentences: not what comes out, which is not known before.
         cells: In the order of the table.
         work: Runs one cell; it must be possible to pickle.
-        table: Outcomes as `comparison_page` and the terminal show them: `columns`; `rows`, each a `task` and `cells` with a
-            `value`, what stands `beneath` it, and whether it is the `best`; the `outcome` in a sentence, from figures; a
-            `legend` and a `note`.
+        table: Outcomes as the page and the terminal show them.
         truths: The extents of invariance that should be learned, by task and name, where they are known.
         page: Makes the page of outcomes, where it is not that of a comparison.
         picture: Makes a picture of them as SVG, to lie beside the page.
@@ -86,7 +110,7 @@ class Study:
     about: str
     cells: list[Cell]
     work: Callable[[Cell, EachEpoch], Outcome]
-    table: Callable[[list[Outcome]], dict[str, Any]]
+    table: Callable[[list[Outcome]], FigureTable]
     truths: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     page: Callable[[list[Outcome]], str] | None = None
     picture: Callable[[list[Outcome]], str] | None = None
@@ -104,7 +128,7 @@ def run_problem(
     """Train as a cell asks for, and evaluate it; and say whether its predictive distribution is calibrated, on some data."""
     result = learn(trainer, generator=generator, each_epoch=each_epoch)
     summary = result.summary(None if calibrated_on is None else result.calibration(calibrated_on, samples=32))
-    return Outcome(cell, result.evaluate(test), summary, [asdict(record) for record in result.history])
+    return Outcome(cell, result.evaluate(test), summary, result.history, summary.words)
 
 
 def run_study(study: Study, progress: Progress, workers: int | None = None) -> list[Outcome]:
@@ -138,32 +162,32 @@ def _alone(work: Callable[[Cell, EachEpoch], Outcome], cell: Cell, news: Any) ->
     return work(cell, lambda record: news.put((cell, record.epoch / (record.epochs + 1))))
 
 
-def accuracy_table(outcomes: list[Outcome], columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def accuracy_table(outcomes: list[Outcome], columns: Sequence[tuple[str, str]]) -> FigureTable:
     """A row for each task and a column for each model and objective: test accuracy, in bold the best, if some are worse."""
     rows = []
     for task in dict.fromkeys(outcome.cell.task for outcome in outcomes):
         found = {(o.cell.model, o.cell.objective): o for o in outcomes if o.cell.task == task}
         scores = [outcome.metrics["accuracy"] for outcome in found.values()]
         cells = [
-            {
-                "value": f"{100 * found[column].metrics['accuracy']:.1f} %",
-                "beneath": f"{found[column].log_evidence:.2f}",
-                "best": min(scores) < found[column].metrics["accuracy"] == max(scores),
-            }
+            TableCell(
+                f"{100 * found[column].metrics['accuracy']:.1f} %",
+                f"{found[column].log_evidence:.2f}",
+                min(scores) < found[column].metrics["accuracy"] == max(scores),
+            )
             for column in columns
         ]
-        rows.append({"task": task, "cells": cells})
-    estimator = outcomes[0].summary["evidence"]["estimator"]
-    return {
-        "columns": [f"{model}, {objective}" for model, objective in columns],
-        "rows": rows,
-        "outcome": broken_words(outcomes),
-        "legend": "Test accuracy, and beneath it the log evidence in nats per training image.",
-        "note": f"Log evidence by {estimator}, for every model at the weights and precisions kept.",
-    }
+        rows.append(TableRow(task, tuple(cells)))
+    estimator = outcomes[0].result.evidence.estimator
+    return FigureTable(
+        tuple(f"{model}, {objective}" for model, objective in columns),
+        tuple(rows),
+        outcome=broken_words(outcomes),
+        legend="Test accuracy, and beneath it the log evidence in nats per training image.",
+        note=f"Log evidence by {estimator}, for every model at the weights and precisions kept.",
+    )
 
 
-def model_table(outcomes: list[Outcome], write: Callable[[list[Outcome]], tuple[str, str]], legend: str) -> dict[str, Any]:
+def model_table(outcomes: list[Outcome], write: Callable[[list[Outcome]], tuple[str, str]], legend: str) -> FigureTable:
     """A row for each task and a column for each model, over seeds; the best of a row has the highest evidence.
 
     Args:
@@ -181,16 +205,15 @@ def model_table(outcomes: list[Outcome], write: Callable[[list[Outcome]], tuple[
         for model, runs in by_model.items():
             value, beneath = write(runs)
             best = evidence[model] == max(evidence.values())
-            cells.append({"value": value, "beneath": f"{evidence[model]:.2f}, {beneath}", "best": best})
-        rows.append({"task": task, "cells": cells})
-    estimator = outcomes[0].summary["evidence"]["estimator"]
-    return {
-        "columns": list(next(iter(by_place.values()))),
-        "rows": rows,
-        "outcome": broken_words(outcomes),
-        "legend": f"{legend} The highest evidence of a row is set in bold.",
-        "note": f"Log evidence by {estimator}.",
-    }
+            cells.append(TableCell(value, f"{evidence[model]:.2f}, {beneath}", best))
+        rows.append(TableRow(task, tuple(cells)))
+    return FigureTable(
+        tuple(next(iter(by_place.values()))),
+        tuple(rows),
+        outcome=broken_words(outcomes),
+        legend=f"{legend} The highest evidence of a row is set in bold.",
+        note=f"Log evidence by {outcomes[0].result.evidence.estimator}.",
+    )
 
 
 def broken_words(outcomes: Sequence[Outcome]) -> str:
@@ -198,23 +221,23 @@ def broken_words(outcomes: Sequence[Outcome]) -> str:
     found: dict[str, list[tuple[int, int]]] = {}
     for outcome in outcomes:
         if outcome.has_choice:
-            broken, layers = broken_layers(outcome.summary["symmetries"])
+            broken, layers = broken_layers(outcome.result.symmetries)
             found.setdefault(f"{outcome.cell.model} on {outcome.cell.task}", []).append((len(broken), layers))
     parts = [f"{', '.join(str(broken) for broken, _ in of)} of {of[0][1]} in {name}" for name, of in found.items()]
     return f"Layers in which a tensor of γ above {USED} breaks a symmetry: {'; '.join(parts)}." if parts else ""
 
 
-def page_runs(study: Study, outcomes: list[Outcome]) -> list[dict[str, Any]]:
+def page_runs(study: Study, outcomes: list[Outcome]) -> list[Run]:
     """The outcomes as the page wants them."""
     return [
-        {
-            "task": outcome.cell.task,
-            "model": outcome.cell.model,
-            "objective": outcome.cell.objective,
-            "learned": outcome.has_choice,
-            "truth": dict(study.truths.get(outcome.cell.task, {})),
-            "summary": outcome.summary,
-            "history": outcome.history,
-        }
+        Run(
+            outcome.cell.task,
+            outcome.cell.model,
+            outcome.cell.objective,
+            outcome.has_choice,
+            outcome.result,
+            outcome.history,
+            study.truths.get(outcome.cell.task, {}),
+        )
         for outcome in outcomes
     ]

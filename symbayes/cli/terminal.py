@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 from uuid import uuid4
 
 import typer
@@ -16,9 +17,26 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from symbayes.cli.study import Progress
+from symbayes.errors import NotFiniteError
+from symbayes.report.page import FigureTable
 
+P = ParamSpec("P")
 T = TypeVar("T")
 console = Console()
+
+
+def catch_divergence(command: Callable[P, T]) -> Callable[P, T]:
+    """Let a command say in a sentence that numbers are not finite, and exit with 1."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except NotFiniteError as error:
+            console.print(escape(str(error)), highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from error
+
+    return run
 
 
 def with_progress(work: Callable[[Progress], list[T]]) -> list[T]:
@@ -40,16 +58,25 @@ def with_progress(work: Callable[[Progress], list[T]]) -> list[T]:
         return work(lambda share, what: bar.update(task_id, completed=share, description=what))
 
 
-def paper_table(title: str, figures: dict[str, Any]) -> Table:
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> Table:
+    """Columns under bold headings, the first `left` of them flush left."""
+    table = Table(box=None, header_style="bold")
+    for at, heading in enumerate(headings):
+        table.add_column(escape(heading), justify="left" if at < left else "right")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def paper_table(title: str, figures: FigureTable) -> Table:
     """Figures as studies give them, for a terminal; the best are set in bold."""
     table = Table("", title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in figures["columns"]:
-        table.add_column(str(column).replace(", ", "\n"), justify="right", no_wrap=True)
-    for row in figures["rows"]:
-        cells = row["cells"]
-        table.add_row(escape(str(row["task"])), *(f"{'[bold]' if cell['best'] else ''}{cell['value']}" for cell in cells))
-        if any(cell["beneath"] for cell in cells):
-            table.add_row("", *(f"[dim]{cell['beneath']}[/]" for cell in cells))
+    for column in figures.columns:
+        table.add_column(column.replace(", ", "\n"), justify="right", no_wrap=True)
+    for row in figures.rows:
+        table.add_row(escape(row.task), *(f"{'[bold]' if cell.best else ''}{cell.value}" for cell in row.cells))
+        if any(cell.beneath for cell in row.cells):
+            table.add_row("", *(f"[dim]{cell.beneath}[/]" for cell in row.cells))
     return table
 
 

@@ -5,7 +5,8 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from functools import cache
 from io import BufferedIOBase
 from pathlib import Path
 from types import NoneType, UnionType
@@ -120,7 +121,7 @@ def check_form(value: Any, form: Any, where: str) -> None:
         _require(isinstance(value, dict), value, _WORDS[dict], where)
         if missing := _required(kind) - value.keys():
             raise ValueError(f"{where} must have {min(missing)}")
-        for name, inner in get_type_hints(kind).items():
+        for name, inner in _field_types(kind).items():
             if name in value:
                 check_form(value[name], inner, f"{where}.{name}")
     elif kind in (int, float):
@@ -128,6 +129,51 @@ def check_form(value: Any, form: Any, where: str) -> None:
         _require(whole or (kind is float and isinstance(value, float)), value, _WORDS[kind], where)
     elif kind is not Any:
         _require(isinstance(value, kind), value, _WORDS[kind], where)
+
+
+def to_json(value: Any) -> Any:
+    """What JSON can hold of a value: dataclasses become dictionaries, at any depth."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return {name: to_json(item) for name, item in value.items()}
+    return [to_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def from_json(value: Any, form: Any, where: str) -> Any:
+    """The value of a type that `to_json` made this of; what a dictionary has beyond the fields of a dataclass is left out.
+
+    Args:
+        value: As JSON has it.
+        form: As `check_form` takes it.
+        where: What it is called.
+
+    Raises:
+        ValueError: Naming the first that is wrong.
+    """
+    check_form(value, form, where)
+    return _read(value, form)
+
+
+def _read(value: Any, form: Any) -> Any:
+    """A value that has the form of a type, as that type."""
+    kind, parts = get_origin(form) or form, get_args(form)
+    if kind in (Union, UnionType):
+        return _read(value, next(part for part in parts if _error(value, part, "") is None))
+    if kind in (list, tuple) and parts:
+        return kind(_read(item, parts[0]) for item in value)
+    if kind is dict and parts:
+        return {name: _read(item, parts[1]) for name, item in value.items()}
+    if isinstance(kind, type) and is_dataclass(kind):
+        return kind(**{name: _read(value[name], inner) for name, inner in _field_types(kind).items() if name in value})
+    return float(value) if kind is float else value
+
+
+@cache
+def _field_types(kind: Any) -> dict[str, Any]:
+    """The types of its fields: of a dataclass, without variables of the class."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)} if is_dataclass(kind) else hints
 
 
 def _error(value: Any, form: Any, where: str) -> ValueError | None:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from math import inf
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.quantity import span_of
 from symbayes.dynamics.search import Search
+from symbayes.dynamics.summary import DiscoveryRecord
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.systems import system as by_name
 from symbayes.dynamics.trajectories import Trajectories
@@ -107,15 +107,13 @@ def discover(
         TensorwisePrior(model).to(device),
     )
     problem.check(search.batch_size, curvature=False)
-    history: list[dict[str, Any]] = []
+    history: list[DiscoveryRecord] = []
 
     def note(record: Record) -> None:
         learned = model.observables if isinstance(model.observables, Quadratics) else None
-        strengths = span_of(learned, search.threshold).strengths.tolist() if learned is not None else []
+        strengths = tuple(span_of(learned, search.threshold).strengths.tolist()) if learned is not None else ()
         bound = record.evidence.total / problem.data.size - units.log_volume if record.evidence else None
-        history.append(
-            {"epoch": record.epoch, "negative_elbo": None if bound is None else -bound, "singular_values": strengths}
-        )
+        history.append(DiscoveryRecord(record.epoch, None if bound is None else -bound, strengths))
         each_epoch(record)
 
     started = time.perf_counter()

@@ -1,21 +1,37 @@
 """What was discovered: quantities, rollouts, saving."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symbayes.data.storage import write_together
+from symbayes.data.storage import to_json, write_whole
 from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics, conserved_quadratics
 from symbayes.dynamics.phase import ImplicitMidpoint, Integrator, States, gradient, relative_bracket, velocity
 from symbayes.dynamics.quantity import Quantity, Span, parallelness, read_observables, read_quadratics, span_of
 from symbayes.dynamics.search import Search
+from symbayes.dynamics.summary import (
+    DISCOVERY,
+    BoundSummary,
+    DiscoveryRecord,
+    DiscoverySummary,
+    EnergySummary,
+    Followed,
+    Portrait,
+    QuantitySummary,
+    Rollout,
+    Truth,
+    UnitsSummary,
+    followed_words,
+    headline,
+)
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.trajectories import Trajectories, motion
 from symbayes.dynamics.units import Units
@@ -46,6 +62,8 @@ class Energy(nn.Module):
         return self.model.energy()(states)[:, None]
 
 
+#: Where in the folder of a discovery the result of training is.
+RUN = "run"
 #: Draws of weights for predictions, and how often the network is evaluated at once, under all draws and transformations.
 _DRAWS, _AT_ONCE = 32, 2**16
 #: Trajectories in pictures, and states at which brackets are taken.
@@ -79,7 +97,7 @@ class Discovery:
     learned_from: Trajectories
     held_out: Trajectories
     system: System | None
-    history: tuple[dict[str, Any], ...]
+    history: tuple[DiscoveryRecord, ...]
     seconds: float
     followed: Trajectories
 
@@ -152,67 +170,74 @@ class Discovery:
             path.append(rule(lambda x: self.velocities(x).mean(0), path[-1], self.learned_from.step))
         return torch.stack(path, 1)
 
-    def save(self, folder: str | Path) -> dict[str, Any]:
+    def save(self, folder: str | Path) -> DiscoverySummary:
         """Write the network, its posterior and what was found to a folder, without pickle; what `summary` gives.
 
-        Files are discovery.json (all figures), report.html, and those of `Result.save` in run/.
+        Files are discovery.json (all figures) and those of `Result.save` in run/. The command `symbayes report` makes a page of
+        them.
         """
-        from symbayes.report.discovery import discovery_page  # plotly is slow to import
-
-        self.result.save(Path(folder) / "run")
+        self.result.save(Path(folder) / RUN)
         found = self.summary()
         settings = asdict(self.search) | {"integrator": str(self.search.integrator)}
-        texts = {"discovery.json": json.dumps(found | {"search": settings}, indent=1), "report.html": discovery_page(found)}
-        write_together({Path(folder) / name: text for name, text in texts.items()})
+        write_whole(Path(folder) / DISCOVERY, json.dumps(to_json(found) | {"search": settings}, indent=1))
         return found
 
-    def summary(self) -> dict[str, Any]:
-        """All figures, as plain numbers: what pages and tables are made of."""
-        span, search, held = self.span, self.search, self.held_out
-        kind = "none" if self.model.observables is None else "neural" if span is None else "quadratic"
-        if span is not None and not cast(Quadratics, self.model.observables).halves.requires_grad:
-            kind = "fixed"
-        return {
-            **self._outline(),
-            "names": list(held.names),
-            "step": held.step,
-            "units": {"scale": self.units.scale.tolist(), "time": self.units.time},
-            "pairs": self.result.num_data,
-            "trajectories": len(self.learned_from),
-            "model": {
-                "kind": kind,
-                "quantities": 0 if self.model.observables is None else self.model.observables.count,
-                "width": search.width,
-                "hidden": search.hidden,
-                "integrator": _words(search.integrator),
-                "measure": search.measure,
-                "samples": search.samples,
-                "updates": search.updates_in(len(self.history), self.result.num_data),
-                "seconds": self.seconds,
-            },
-            "evidence": self.evidence | {"estimator": self.result.evidence.estimator},
-            "noise": (self.result.likelihood.noise().detach().cpu().double() * self.units.scale).tolist(),
-            "learned_noise": self.result.likelihood.learns_noise,
-            "singular_values": [] if span is None else span.strengths.tolist(),
-            "threshold": search.threshold,
-            "count": len(self.quantities),
-            "truth": self.compared(),
-            "generators": [] if span is None else span.directions.generators()[:12].tolist(),
-            "quantities": [self._described(quantity) for quantity in self.quantities],
-            "times": (held.step * torch.arange(held.states.shape[1])).tolist(),
-            "portraits": self._portraits(),
-            "rollout": self._long_rollout(),
-            "history": list(self.history),
-            "errors": {"held out": self.evaluate(held)},
-        }
+    def summary(self) -> DiscoverySummary:
+        """All figures, as plain numbers: what is saved, and what pages and tables are made of."""
+        span, search, held, noise = self.span, self.search, self.held_out, self.result.likelihood.noise()
+        return DiscoverySummary(
+            title=self._title,
+            held_out=len(held),
+            followed=self._followed,
+            names=tuple(held.names),
+            step=held.step,
+            units=UnitsSummary(tuple(self.units.scale.tolist()), self.units.time),
+            pairs=self.result.num_data,
+            trajectories=len(self.learned_from),
+            model=EnergySummary(
+                kind=self._kind,
+                quantities=0 if self.model.observables is None else self.model.observables.count,
+                width=search.width,
+                hidden=search.hidden,
+                integrator=_words(search.integrator),
+                measure=search.measure,
+                samples=search.samples,
+                updates=search.updates_in(len(self.history), self.result.num_data),
+                seconds=self.seconds,
+            ),
+            evidence=BoundSummary(**self.evidence, estimator=self.result.evidence.estimator),
+            noise=tuple((noise.detach().cpu().double() * self.units.scale).tolist()),
+            learned_noise=self.result.likelihood.learns_noise,
+            singular_values=() if span is None else tuple(span.strengths.tolist()),
+            threshold=search.threshold,
+            count=len(self.quantities),
+            truth=self.compared(),
+            generators=() if span is None else _tuples(span.directions.generators()[:12].tolist()),
+            quantities=tuple(self._describe(quantity) for quantity in self.quantities),
+            times=tuple((held.step * torch.arange(held.states.shape[1])).tolist()),
+            portraits=self._portraits(),
+            rollout=self._long_rollout(),
+            history=self.history,
+            errors={"held out": {**self.evaluate(held)}},
+        )
 
-    def _outline(self) -> dict[str, Any]:
-        """What a headline needs, beside quantities."""
-        title = self.system.name if self.system is not None else "trajectories"
-        followed = {"time": self.followed.duration, "from_start": self.followed is not self.held_out}
-        return {"title": title, "held_out": len(self.held_out), "followed": followed}
+    @property
+    def _title(self) -> str:
+        return self.system.name if self.system is not None else "trajectories"
 
-    def compared(self) -> dict[str, Any] | None:
+    @property
+    def _followed(self) -> Followed:
+        return Followed(self.followed.duration, self.followed is not self.held_out)
+
+    @property
+    def _kind(self) -> Literal["quadratic", "neural", "fixed", "none"]:
+        if self.model.observables is None:
+            return "none"
+        if self.span is None:
+            return "neural"
+        return "quadratic" if cast(Quadratics, self.model.observables).halves.requires_grad else "fixed"
+
+    def compared(self) -> Truth | None:
         """How many quadratics the true energy conserves, and how much of what was learned lies among them; None if unknown."""
         if self.system is None or self.span is None:
             return None
@@ -223,7 +248,7 @@ class Discovery:
         # Near the data, but in general position: on a single orbit more is constant than what is conserved.
         states = states + _ASIDE * torch.randn(states.shape, generator=generator, dtype=states.dtype)
         truth = conserved_quadratics(lambda inside: system.hamiltonian(inside * scale), states)
-        return {"count": truth.count, "parallelness": parallelness(self.span.directions, truth).tolist()}
+        return Truth(truth.count, tuple(parallelness(self.span.directions, truth).tolist()))
 
     def bracket(self, quantity: Quantity) -> float | None:
         """How fast the true motion changes a quantity, relative to its slope and to the speed of motion; None if unknown."""
@@ -246,27 +271,40 @@ class Discovery:
         """Velocities there."""
         return self.velocities(self._points)
 
-    def _described(self, quantity: Quantity) -> dict[str, Any]:
+    def _describe(self, quantity: Quantity) -> QuantitySummary:
         gradients = gradient(quantity, self._points)
         rates = [self._relative(gradients, moved) for moved in self._moved]
         deviation, mean = torch.std_mean(torch.tensor(rates))
-        rate = {"rate": float(mean), "rate_error": float(deviation), "bracket": self.bracket(quantity)}
-        return quantity.figures() | rate | {"series": [quantity(path).tolist() for path in self.held_out.states[:_SHOWN]]}
+        return QuantitySummary(
+            formula=quantity.formula,
+            confirmed=quantity.confirmed,
+            too_short=quantity.too_short,
+            strength=quantity.strength,
+            variation=quantity.variation,
+            error=quantity.error,
+            drift=quantity.drift,
+            reference=quantity.reference,
+            terms=quantity.terms,
+            rate=float(mean),
+            rate_error=float(deviation),
+            bracket=self.bracket(quantity),
+            series=tuple(tuple(quantity(path).tolist()) for path in self.held_out.states[:_SHOWN]),
+        )
 
-    def _portraits(self) -> list[dict[str, Any]]:
+    def _portraits(self) -> tuple[Portrait, ...]:
         """Data and model in the plane of each position and its momentum, from the same first states, within reason."""
         states, degrees = self.held_out.states[:_SHOWN, : _FARTHEST + 1].double(), self.held_out.degrees
         moved = self.rollout(states[:, 0], states.shape[1] - 1)
-        return [
-            {
-                "names": [self.held_out.names[i], self.held_out.names[degrees + i]],
-                "data": states[:, :, [i, degrees + i]].tolist(),
-                "model": moved[:, :, [i, degrees + i]].tolist(),
-            }
+        return tuple(
+            Portrait(
+                (self.held_out.names[i], self.held_out.names[degrees + i]),
+                _tuples(states[:, :, [i, degrees + i]].tolist()),
+                _tuples(moved[:, :, [i, degrees + i]].tolist()),
+            )
             for i in range(min(degrees, 6))
-        ]
+        )
 
-    def _long_rollout(self) -> dict[str, Any]:
+    def _long_rollout(self) -> Rollout:
         """Ten times as long as trajectories that were held out, and 200 steps at most."""
         start, system, step = self.held_out.states[:_SHOWN, 0].double(), self.system, self.held_out.step
         count = min(10 * (self.held_out.states.shape[1] - 1), _FARTHEST)
@@ -274,25 +312,23 @@ class Discovery:
         points, shape = moved.flatten(0, 1), moved.shape[:2]
         energies = self.energy(points).unflatten(0, shape)
         spread = self.energy(self.held_out.states.double().flatten(0, 1)).std()
-        found: dict[str, Any] = {
-            "times": (step * torch.arange(count + 1)).tolist(),
-            "energy": energies.tolist(),
-            "true_energy": None,
-            "error": None,
-            "drift": float((energies[:, -1] - energies[:, 0]).abs().mean() / spread),
-            "integrator": _words(_ROLLOUT),
-        }
+        true_energy = error = None
         if system is not None:
             truth = motion(system, start, count, step)
-            found["true_energy"] = system.hamiltonian(points).unflatten(0, shape).tolist()
-            found["error"] = (moved - truth).square().mean((0, 2)).sqrt().tolist()
-        return found
+            true_energy = system.hamiltonian(points).unflatten(0, shape).tolist()
+            error = (moved - truth).square().mean((0, 2)).sqrt().tolist()
+        return Rollout(
+            times=tuple((step * torch.arange(count + 1)).tolist()),
+            energy=_tuples(energies.tolist()),
+            true_energy=None if true_energy is None else _tuples(true_energy),
+            error=None if error is None else tuple(error),
+            drift=float((energies[:, -1] - energies[:, 0]).abs().mean() / spread),
+            integrator=_words(_ROLLOUT),
+        )
 
     def __str__(self) -> str:
-        from symbayes.report.discovery import headline
-
-        found = self._outline() | {"quantities": [quantity.figures() for quantity in self.quantities]}
-        return "\n".join([headline(found), *(f"  {quantity}" for quantity in self.quantities)])
+        title = headline(self._title, self.quantities, followed_words(len(self.held_out), self._followed))
+        return "\n".join([title, *(f"  {quantity}" for quantity in self.quantities)])
 
     @cached_property
     def _drawn(self) -> Weights:
@@ -317,3 +353,8 @@ class Discovery:
 
 def _words(integrator: Integrator) -> str:
     return f"{type(integrator).__name__}({integrator.steps})"
+
+
+def _tuples(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Lists in lists as tuples in tuples."""
+    return tuple(_tuples(value) if isinstance(value, list) else value for value in values)

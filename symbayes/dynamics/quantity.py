@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -169,11 +168,6 @@ class Quantity:
     def too_short(self) -> bool:
         """Whether the time was too short to tell."""
         return self.reference <= TOO_SHORT
-
-    def figures(self) -> dict[str, Any]:
-        """What is known of it, as plain numbers and words."""
-        names = ("formula", "confirmed", "too_short", "strength", "variation", "error", "drift", "reference")
-        return {name: getattr(self, name) for name in names} | {"terms": [asdict(term) for term in self.terms]}
 
     def __str__(self) -> str:
         error = "" if self.error is None else f" ± {float(f'{100 * self.error:.1g}'):g}"

@@ -1,8 +1,8 @@
 """How far transformations go: an extent for each generator of a group, learned by the evidence."""
 
+from dataclasses import dataclass, replace
 from functools import cache
 from math import copysign, isfinite
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +14,19 @@ from symbayes.layout import Hyperparameter
 
 #: Random tables of transformations, of which the most even is chosen.
 _CANDIDATES = 64
+
+
+@dataclass(frozen=True)
+class ExtentSummary:
+    """One extent, in natural units: degrees, pixels, percent."""
+
+    name: str
+    value: float
+    unit: str
+    #: None where there is none.
+    bound: float | None
+    one_sided: bool
+    learned: bool = False
 
 
 class Extents(nn.Module):
@@ -87,11 +100,11 @@ class Extents(nn.Module):
         Raises:
             RuntimeError: If one is in pixels and no image has been seen.
         """
-        return {extent["name"]: extent["value"] for extent in self.described()}
+        return {extent.name: extent.value for extent in self.described()}
 
-    def described(self) -> list[dict[str, Any]]:
+    def described(self) -> list[ExtentSummary]:
         """Every extent: its name, value and bound in natural units, the unit, and whether it is one-sided and learned."""
-        found: list[dict[str, Any]] = []
+        found: list[ExtentSummary] = []
         for name, value in zip(self.names, self.value.detach().tolist(), strict=True):
             g = next(g for g in self.group.generators if g.extent == name)
             if g.unit == "px" and not self.shape:
@@ -102,14 +115,14 @@ class Extents(nn.Module):
             side = self.group.side(torch.empty(0, *self.shape)) if self.shape else 1
             bound = copysign(self._bound(name), value) if g.one_sided else self._bound(name)
             found.append(
-                {
-                    "name": name,
-                    "value": g.natural(value if g.one_sided else abs(value), side),
-                    "unit": g.symbol,
-                    "bound": g.natural(bound, side) if isfinite(bound) else None,
-                    "one_sided": g.one_sided,
-                    "learned": self.value.requires_grad,
-                }
+                ExtentSummary(
+                    name,
+                    g.natural(value if g.one_sided else abs(value), side),
+                    g.symbol,
+                    g.natural(bound, side) if isfinite(bound) else None,
+                    g.one_sided,
+                    self.value.requires_grad,
+                )
             )
         return found
 
@@ -146,15 +159,15 @@ def check_samples(samples: int, antithetic: bool) -> None:
 
 def all_extents(model: nn.Module) -> dict[str, float]:
     """The extents of a whole model, in degrees, pixels and percent; with the name of their module where there are several."""
-    return {extent["name"]: extent["value"] for extent in described_extents(model)}
+    return {extent.name: extent.value for extent in described_extents(model)}
 
 
-def described_extents(model: nn.Module) -> list[dict[str, Any]]:
+def described_extents(model: nn.Module) -> list[ExtentSummary]:
     """What `Extents.described` says, of a whole model."""
     modules = {name: module for name, module in model.named_modules() if isinstance(module, Extents)}
     if len(modules) == 1:
         return next(iter(modules.values())).described()
-    return [{**e, "name": f"{name}.{e['name']}"} for name, module in modules.items() for e in module.described()]
+    return [replace(e, name=f"{name}.{e.name}") for name, module in modules.items() for e in module.described()]
 
 
 @cache

@@ -1,7 +1,8 @@
 """A network averaged over transformations of its input, and what of them was learned."""
 
 from base64 import b64encode
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import UInt8
@@ -95,7 +96,7 @@ class Augmentation:
         self.low = torch.tensor([0.0 if g.one_sided else -1.0 for g in extents.group.generators])
         self.generator = generator
         self._words = ", ".join(
-            f"{e['name']} {'' if e['one_sided'] else '±'}{e['value']:.3g} {e['unit']}".rstrip() for e in extents.described()
+            f"{e.name} {'' if e.one_sided else '±'}{e.value:.3g} {e.unit}".rstrip() for e in extents.described()
         )
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -135,8 +136,18 @@ def learned_augmentation(model: nn.Module) -> Augmentation:
     return Augmentation(found[0])
 
 
+@dataclass(frozen=True)
+class Image:
+    """A small image: bytes row by row, channels (1 or 3) side by side, in base64."""
+
+    width: int
+    height: int
+    channels: int
+    pixels: str
+
+
 @torch.no_grad()
-def sample_orbits(model: nn.Module, examples: Tensor, transformations: int = 8) -> list[list[dict[str, Any]]]:
+def sample_orbits(model: nn.Module, examples: Tensor, transformations: int = 8) -> list[list[Image]]:
     """A row for each example: itself, and under transformations that are spread evenly over the extents of the model.
 
     Nothing, where examples are no images of one or three channels, or the model has no extents or several, or they are of
@@ -153,7 +164,7 @@ def sample_orbits(model: nn.Module, examples: Tensor, transformations: int = 8) 
     return [[_image(image) for image in row] for row in levels]
 
 
-def _image(levels: UInt8[Tensor, "c h w"]) -> dict[str, Any]:
+def _image(levels: UInt8[Tensor, "c h w"]) -> Image:
     channels, height, width = levels.shape
     raw = levels.permute(1, 2, 0).contiguous().numpy().tobytes()
-    return {"width": width, "height": height, "channels": channels, "pixels": b64encode(raw).decode("ascii")}
+    return Image(width, height, channels, b64encode(raw).decode("ascii"))

@@ -8,7 +8,6 @@ as it is, which a variational posterior was made for. "plug-in" is the model at 
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import log, pi
-from statistics import NormalDist
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +19,7 @@ from symbayes.curvature.ggn import Jacobians
 from symbayes.data.source import check_finite, chunks
 from symbayes.errors import NotFiniteError
 from symbayes.layout import call_with, held
-from symbayes.likelihoods import Categorical, Gaussian, Likelihood
+from symbayes.likelihoods import Likelihood
 from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.posterior import Posterior, Weights
 
@@ -34,7 +33,7 @@ class DrawnOutputs:
 
 @dataclass(frozen=True)
 class NormalOutputs:
-    """f ~ N(mean, covariance) for every datum; only kept as such where p(y | f) is normal, too."""
+    """f ~ N(mean, covariance) for every datum; only kept as such where the likelihood is normal, too."""
 
     mean: Float[Tensor, "n c"]
     covariance: Float[Tensor, "n c c"]
@@ -97,15 +96,9 @@ class Prediction:
         Raises:
             ValueError: If targets are no values, or the level is no probability.
         """
-        if not isinstance(self.likelihood, Gaussian):
-            raise ValueError(
-                f"Intervals are of values, so of a Gaussian likelihood; this is {type(self.likelihood).__name__}. Use `mean`, "
-                "which for classes and labels are probabilities and say it all, and `deviation`."
-            )
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, such as 0.95; got {level}.")
-        reach = NormalDist().inv_cdf((1 + level) / 2) * self.deviation
-        return self.mean - reach, self.mean + reach
+        return self.likelihood.interval(self.mean, self.deviation, level)
 
     def classes(self) -> Int[Tensor, " n"]:
         """The most probable class of each datum.
@@ -113,12 +106,7 @@ class Prediction:
         Raises:
             ValueError: If there are no classes to choose from.
         """
-        if not isinstance(self.likelihood, Categorical):
-            raise ValueError(
-                f"Classes are of a Categorical likelihood; this is {type(self.likelihood).__name__}. Use `mean`: for labels "
-                "(Bernoulli), mean > 0.5."
-            )
-        return self.mean.argmax(1)
+        return self.likelihood.classes(self.mean)
 
     def _checked(self, targets: Tensor) -> Tensor:
         targets = targets.to(self.mean.device)
@@ -134,8 +122,8 @@ def of_draws(values: Float[Tensor, "s n c"], likelihood: Likelihood, by: str) ->
     return Prediction(means.mean(0), deviation, between.sqrt(), by, likelihood, DrawnOutputs(values))
 
 
-def of_normal(outputs: NormalOutputs, likelihood: Gaussian, by: str) -> Prediction:
-    """In closed form, where the noise is normal, too."""
+def of_normal(outputs: NormalOutputs, likelihood: Likelihood, by: str) -> Prediction:
+    """In closed form, where the likelihood is normal, too."""
     mean, noise = likelihood.moments(outputs.mean)
     between = outputs.covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
     return Prediction(mean, (noise + between).sqrt(), between.sqrt(), by, likelihood, outputs)
@@ -198,7 +186,7 @@ def predict(
         at_once = min(batch_size, _LINEARISED_AT_ONCE, JACOBIAN_BUDGET // (c * posterior.size))
         outputs = _linearised(model, posterior, inputs, max(1, at_once))
     words = f"linearised ({posterior.kind})"
-    if isinstance(likelihood, Gaussian):
+    if likelihood.is_normal:
         return of_normal(outputs, likelihood, words)
     return of_draws(_spread_out(outputs, samples, generator), likelihood, words)
 

@@ -1,18 +1,21 @@
 """Pages of discoveries."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import Any
 
 from plotly.graph_objects import Bar, Figure, Scatter
 from plotly.subplots import make_subplots
 
-from symbayes.report.page import embed, number, render, significant
+from symbayes.dynamics.quantity import Term
+from symbayes.dynamics.summary import DiscoveryRecord, DiscoverySummary, EnergySummary, Portrait, QuantitySummary
+from symbayes.report.page import FigureTable, TableCell, TableRow, embed, render
 from symbayes.report.plots import RUN_COLOURS, label, log_axis, style
 from symbayes.report.svg import FAINT, Card, Number, largest
+from symbayes.text import counted, number, significant
 
 Numbers = Sequence[Number]
-History = Sequence[Mapping[str, Any]]
 
 STRONG, WEAK = "#0072B2", "#AAAAAA"
 #: Of directions: by strength, which does not say what is conserved.
@@ -70,22 +73,22 @@ def singular_bars(values: Numbers, threshold: Number, count: int, parallelness: 
     return figure
 
 
-def training_lines(history: History, threshold: Number, count: int) -> Figure | None:
+def training_lines(history: Sequence[DiscoveryRecord], threshold: Number, count: int) -> Figure | None:
     """Singular values over epochs on a log axis, and below them the negative bound; None with fewer than two records."""
-    strengths = [record for record in history if any(value > 0 for value in record.get("singular_values") or [])]
-    bounds = [record for record in history if record.get("negative_elbo") is not None]
+    strengths = [record for record in history if any(value > 0 for value in record.singular_values)]
+    bounds = [(record.epoch, record.negative_elbo) for record in history if record.negative_elbo is not None]
     if max(len(strengths), len(bounds)) < 2:
         return None
     figure = make_subplots(rows=2 if strengths and bounds else 1, cols=1, shared_xaxes=True, vertical_spacing=0.08)
     row = 1
     if strengths:
-        epochs = [record["epoch"] for record in strengths]
-        for at in reversed(range(len(strengths[-1]["singular_values"]))):
-            found = [record["singular_values"][at] for record in strengths]
+        epochs = [record.epoch for record in strengths]
+        for at in reversed(range(len(strengths[-1].singular_values))):
+            found = [record.singular_values[at] for record in strengths]
             line = {"color": STRONG if at < count else WEAK, "width": 2 if at < count else 1.5}
             look = {"mode": "lines", "line": line, "showlegend": False, "hovertemplate": f"{at + 1}: %{{y:.3g}}<extra></extra>"}
             figure.add_trace(Scatter(x=epochs, y=[max(value, 1e-12) for value in found], **look), row=1, col=1)
-        every = [value for record in strengths for value in record["singular_values"] if value > _DEPTH * threshold]
+        every = [value for record in strengths for value in record.singular_values if value > _DEPTH * threshold]
         every += [threshold] if threshold > 0 else []
         low, high = min(every), max(every)
         figure.update_yaxes(
@@ -93,7 +96,7 @@ def training_lines(history: History, threshold: Number, count: int) -> Figure | 
         )
         row += 1
     if bounds:
-        epochs, found = [record["epoch"] for record in bounds], [record["negative_elbo"] for record in bounds]
+        epochs, found = [epoch for epoch, _ in bounds], [bound for _, bound in bounds]
         look = {"mode": "lines", "line": {"color": RUN_COLOURS[0], "width": 2}, "showlegend": False}
         figure.add_trace(Scatter(x=epochs, y=found, hovertemplate="%{y:.4g}<extra></extra>", **look), row=row, col=1)
         # The first of them may be a thousand times the last.
@@ -162,15 +165,15 @@ def error_line(times: Numbers, errors: Numbers | None) -> Figure | None:
     return figure
 
 
-def portrait(found: Mapping[str, Any]) -> Figure:
+def portrait(found: Portrait) -> Figure:
     """A coordinate against its momentum: dots are data, lines the learned motion."""
     figure = Figure()
-    for name, look in (
-        ("model", {"mode": "lines", "line": {"color": "#56B4E9", "width": 2}}),
-        ("data", {"mode": "markers", "marker": {"color": "#000000", "size": 4, "opacity": 0.65}}),
+    for name, lines, look in (
+        ("model", found.model, {"mode": "lines", "line": {"color": "#56B4E9", "width": 2}}),
+        ("data", found.data, {"mode": "markers", "marker": {"color": "#000000", "size": 4, "opacity": 0.65}}),
     ):
         # A gap between one trajectory and the next.
-        points = [point for line in found[name] or [] for point in [*line, (None, None)]]
+        points = [point for line in lines for point in [*line, (None, None)]]
         hover = "%{x:.3g}, %{y:.3g}<extra></extra>"
         figure.add_trace(
             Scatter(
@@ -178,7 +181,7 @@ def portrait(found: Mapping[str, Any]) -> Figure:
             )
         )
     _small(figure, 330)
-    first, second = (label(name) for name in found["names"])
+    first, second = (label(name) for name in found.names)
     figure.update_xaxes(title=_small_title(first))
     figure.update_yaxes(title=_small_title(second))
     figure.update_layout(showlegend=False)
@@ -224,8 +227,6 @@ def _short(name: str) -> str:
     return name if len(name) <= 8 else f"{name[:7]}…"
 
 
-Found = Mapping[str, Any]
-
 _UNKNOWN = "–"
 #: Percent below which nothing is told apart.
 _LEAST = 0.001
@@ -245,26 +246,28 @@ _SETS = {
 }
 
 
-def discovery_table(found: Found) -> dict[str, Any]:
+def discovery_table(found: DiscoverySummary) -> FigureTable:
     """A row for each quantity: its strength, how far it varies on held-out trajectories, its drift, and its bracket."""
-    quantities = found["quantities"]
+    quantities = found.quantities
     columns = {
-        "strength": [_known(one["strength"]) for one in quantities],
-        "variation, held out": [percent(one["variation"], one["error"]) for one in quantities],
-        "drift": [percent(one.get("drift")) for one in quantities],
-        "bracket, true energy": [_known(one["bracket"], 2) for one in quantities],
+        "strength": [_known(one.strength) for one in quantities],
+        "variation, held out": [percent(one.variation, one.error) for one in quantities],
+        "drift": [percent(one.drift) for one in quantities],
+        "bracket, true energy": [_known(one.bracket, 2) for one in quantities],
     }
     shown = {name: cells for name, cells in columns.items() if any(cell != _UNKNOWN for cell in cells)}
-    cells = [[{"value": cells[at], "beneath": "", "best": False} for cells in shown.values()] for at in range(len(quantities))]
-    error = ", ± a standard error" if any(one["error"] is not None for one in quantities) else ""
+    rows = [
+        TableRow(_formula(one), tuple(TableCell(cells[at]) for cells in shown.values())) for at, one in enumerate(quantities)
+    ]
+    error = ", ± a standard error" if any(one.error is not None for one in quantities) else ""
     legend = (
         f"Variation: how far a quantity moves along a trajectory, relative to the size of its terms{error}, on "
-        f"{_counted(found['held_out'], 'trajectory', 'trajectories')} that nothing was learned from."
+        f"{counted(found.held_out, 'trajectory', 'trajectories')} that nothing was learned from."
     )
     if "drift" in shown:
         legend += (
-            f" Drift: how far it moves {_followed(found)}, relative to what a quadratic of random coefficients does in the "
-            "same degrees of freedom; up to 12.5 % it is confirmed, unless the time is too short for that one to move."
+            f" Drift: how far it moves {found.followed_words()}, relative to what a quadratic of random coefficients does in "
+            "the same degrees of freedom; up to 12.5 % it is confirmed, unless the time is too short for that one to move."
         )
     if "strength" in shown:
         legend = f"Strength: the singular value of its direction among all that were learned. {legend}"
@@ -272,45 +275,45 @@ def discovery_table(found: Found) -> dict[str, Any]:
         legend += (
             " Bracket: how fast the true motion changes it, relative to its slope and the speed; zero where it is conserved."
         )
-    return {
-        "columns": list(shown),
-        "rows": [{"task": _formula(one), "cells": row} for one, row in zip(quantities, cells, strict=True)],
-        "legend": legend if quantities else "",
-        "note": ". ".join([headline(found), *filter(None, [_truth(found)])]) + ".",
-    }
+    return FigureTable(
+        tuple(shown),
+        tuple(rows),
+        legend=legend if quantities else "",
+        note=". ".join([found.headline(), *filter(None, [_truth(found)])]) + ".",
+    )
 
 
-def discovery_page(found: Found, compared: Mapping[str, Any] | None = None) -> str:
+def discovery_page(found: DiscoverySummary, compared: FigureTable | None = None) -> str:
     """A page that opens offline.
 
     Args:
-        found: What was learned from trajectories, as numbers, words and lists; None or an empty list where something is
-            not known. Without `quantities` the page says that none was found.
+        found: What was learned from trajectories. Without quantities the page says that none was found.
         compared: A table of several models, to stand at the top.
     """
-    quantities, truth = found["quantities"], found["truth"] or {}
-    strengths, threshold, count = found["singular_values"], found["threshold"] or 0.0, found["count"] or 0
-    series = [(f"{at}: {_formula(one)}", level_lines(found["times"], one["series"])) for at, one in enumerate(quantities, 1)]
+    quantities, strengths = found.quantities, found.singular_values
+    parallelness = found.truth.parallelness if found.truth is not None else None
+    threshold, count = found.threshold or 0.0, found.count or 0
+    series = [(f"{at}: {_formula(one)}", level_lines(found.times, one.series)) for at, one in enumerate(quantities, 1)]
     return render(
         "discovery.html",
         found=found,
         compared=compared,
-        noise=_noise(found["noise"]),
-        headline=headline(found),
+        noise=_noise(found.noise),
+        headline=found.headline(),
         verdict=_verdict(found),
         truth=_truth(found),
-        model=_model(found["model"]),
+        model=_model(found.model),
         table=discovery_table(found),
-        quantities=[_quantity(one) for one in quantities],
-        rates=any(one["rate"] is not None for one in quantities),
-        bars=embed(singular_bars(strengths, threshold, count, truth.get("parallelness")), "bars", buttons=False),
-        training=embed(training_lines(found["history"], threshold, count), "training", buttons=False),
-        generators=generator_cards(found["generators"], found["names"], strengths, count),
+        quantities=[_row(one) for one in quantities],
+        rates=any(one.rate is not None for one in quantities),
+        bars=embed(singular_bars(strengths, threshold, count, parallelness), "bars", buttons=False),
+        training=embed(training_lines(found.history, threshold, count), "training", buttons=False),
+        generators=generator_cards(found.generators, found.names, strengths, count),
         series=_panels("series", series),
-        portraits=_panels("portrait", [(" and ".join(one["names"]), portrait(one)) for one in found["portraits"]]),
+        portraits=_panels("portrait", [(" and ".join(one.names), portrait(one)) for one in found.portraits]),
         rollout=_rollout(found),
         evidence=_evidence(found),
-        errors=_errors(found["errors"] or {}),
+        errors=_errors(found.errors),
     )
 
 
@@ -319,59 +322,33 @@ def _noise(values: Sequence[Number] | None) -> str:
     return ", ".join(dict.fromkeys(significant(value) for value in values or ()))
 
 
-def _confirmed(found: Found) -> int:
+def _confirmed(found: DiscoverySummary) -> int:
     """How many quantities held-out trajectories agree on."""
-    return sum(one["confirmed"] for one in found["quantities"])
+    return sum(one.confirmed for one in found.quantities)
 
 
-def _formula(quantity: Mapping[str, Any]) -> str:
-    doubt = "too short to tell" if quantity.get("too_short") else "not confirmed"
-    return str(quantity["formula"]) if quantity["confirmed"] else f"{quantity['formula']} ({doubt})"
+def _formula(quantity: QuantitySummary) -> str:
+    doubt = "too short to tell" if quantity.too_short else "not confirmed"
+    return quantity.formula if quantity.confirmed else f"{quantity.formula} ({doubt})"
 
 
-def _followed(found: Found) -> str:
-    """Along what quantities were followed, and for how long; the time is not known of what was saved before it was kept."""
-    count, followed = found["held_out"], found.get("followed")
-    if followed and followed["from_start"]:
-        return f"along the whole trajectory of {significant(followed['time'])} time units"
-    of = f" of {significant(followed['time'])} time units" if followed else ""
-    return f"on {_counted(count, 'held-out trajectory', 'held-out trajectories')}{of}"
-
-
-def headline(found: Found) -> str:
-    """What was found, and on what it was confirmed or not, without a full stop."""
-    count, many, title, on = _confirmed(found), len(found["quantities"]), found["title"], _followed(found)
-    if not many:
-        return f"No conserved quantity found in {title}"
-    if count:
-        rest = f"; {number(many - count)} more {_given(found)} and not confirmed" if count < many else ""
-        return f"{_counted(count, 'conserved quantity', 'conserved quantities')} in {title}, {on}{rest}"
-    if all(one.get("too_short") for one in found["quantities"]):
-        return f"Too short to tell what is conserved in {title}, {on}; {number(many)} {_given(found)}"
-    return f"No conserved quantity in {title} is confirmed {on}; {number(many)} {_given(found)}"
-
-
-def _given(found: Found) -> str:
-    return "given" if found.get("model", {}).get("kind") == "fixed" else "found"
-
-
-def _verdict(found: Found) -> str:
+def _verdict(found: DiscoverySummary) -> str:
     """Of the rows of the table, in a sentence or two."""
-    count, many = _confirmed(found), len(found["quantities"])
-    words = f"Each row is a quantity that was {_given(found)}. "
+    count, many, on = _confirmed(found), len(found.quantities), found.followed_words()
+    words = f"Each row is a quantity that was {found.given}. "
     if count == many:
-        return f"{words}{'It is' if many == 1 else 'All are'} confirmed {_followed(found)}."
+        return f"{words}{'It is' if many == 1 else 'All are'} confirmed {on}."
     which = "None is" if not count else f"{number(count)} of {number(many)} {'is' if count == 1 else 'are'}"
-    return f"{words}{which} confirmed {_followed(found)}{'; the others are marked' if count else ''}."
+    return f"{words}{which} confirmed {on}{'; the others are marked' if count else ''}."
 
 
-def _truth(found: Found) -> str:
+def _truth(found: DiscoverySummary) -> str:
     """What is known to be there, beside what was confirmed; empty where nothing is known."""
-    if found["truth"] is None:
+    if found.truth is None:
         return ""
-    count, known = _confirmed(found), found["truth"]["count"]
+    count, known = _confirmed(found), found.truth.count
     other = "" if count == known else ", another number than was confirmed"
-    return f"{_counted(known, 'conserved quadratic')} {'is' if known == 1 else 'are'} known to be there{other}"
+    return f"{counted(known, 'conserved quadratic')} {'is' if known == 1 else 'are'} known to be there{other}"
 
 
 def measured(value: Number | None, error: Number | None = None) -> str:
@@ -394,69 +371,99 @@ def percent(value: Number | None, error: Number | None = None) -> str:
     return f"{amount} %{sign}{spread}"
 
 
-def _quantity(one: Found) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Coefficients:
+    """A term of a formula, written."""
+
+    monomial: str
+    learned: str
+    fitted: str
+
+
+@dataclass(frozen=True)
+class _Row:
     """A row of the page: cells beyond those of the table, and terms with their coefficients."""
-    terms = [
-        {
-            "monomial": term["monomial"],
-            "learned": measured(term["learned"]),
-            "fitted": measured(term["fitted"], term["error"]),
-        }
-        for term in one["terms"] or []
-    ]
-    return {"rate": percent(one["rate"], one["rate_error"]), "terms": terms}
+
+    rate: str
+    terms: list[_Coefficients]
 
 
-def _model(model: Found) -> dict[str, str]:
+def _row(one: QuantitySummary) -> _Row:
+    return _Row(percent(one.rate, one.rate_error), [_coefficients(term) for term in one.terms])
+
+
+def _coefficients(term: Term) -> _Coefficients:
+    return _Coefficients(term.monomial, measured(term.learned), measured(term.fitted, term.error))
+
+
+@dataclass(frozen=True)
+class _Model:
     """What was learned and how, in words."""
+
+    learned: str
+    ways: str
+
+
+def _model(model: EnergySummary) -> _Model:
     energy = "an energy"
-    if model["width"] and model["hidden"]:
-        energy += f" as a network with {_counted(model['hidden'], 'hidden layer')} of {_counted(model['width'], 'unit')}"
-    learned = _KINDS[model["kind"]].format(quantities=model["quantities"])
+    if model.width and model.hidden:
+        energy += f" as a network with {counted(model.hidden, 'hidden layer')} of {counted(model.width, 'unit')}"
+    learned = _KINDS[model.kind].format(quantities=model.quantities)
     ways = []
-    if model["samples"] and model["kind"] != "none":
-        ways.append(f"averaged over {_counted(model['samples'], 'transformation')} (measure {model['measure']})")
-    ways.append(f"integrator {model['integrator']}")
-    ways.append(f"{_counted(model['updates'], 'update')} in {number(model['seconds'])} s")
-    return {"learned": f"{energy}, and {learned}", "ways": "; ".join(ways)}
+    if model.samples and model.kind != "none":
+        ways.append(f"averaged over {counted(model.samples, 'transformation')} (measure {model.measure})")
+    ways.append(f"integrator {model.integrator}")
+    ways.append(f"{counted(model.updates, 'update')} in {number(model.seconds)} s")
+    return _Model(f"{energy}, and {learned}", "; ".join(ways))
 
 
-def _rollout(found: Found) -> dict[str, Any] | None:
-    """Energies and errors of a long motion; None where there was none."""
-    rollout = found["rollout"]
-    if not rollout or not rollout["times"]:
+@dataclass(frozen=True)
+class _Rollout:
+    """Energies and errors of a long motion."""
+
+    panels: list[tuple[str, str]]
+    until: str
+    longer: str
+    drift: str
+    integrator: str
+    error: bool
+
+
+def _rollout(found: DiscoverySummary) -> _Rollout | None:
+    """None where there was none."""
+    rollout = found.rollout
+    if rollout is None or not rollout.times:
         return None
-    times = rollout["times"]
+    times = rollout.times
     lines = [
-        ("learned energy along the learned motion", level_lines(times, rollout["energy"])),
-        ("true energy along the learned motion", level_lines(times, rollout["true_energy"] or [])),
-        ("distance to the true motion", error_line(times, rollout["error"])),
+        ("learned energy along the learned motion", level_lines(times, rollout.energy)),
+        ("true energy along the learned motion", level_lines(times, rollout.true_energy or [])),
+        ("distance to the true motion", error_line(times, rollout.error)),
     ]
-    span = max(found["times"], default=0)
-    return {
-        "panels": _panels("rollout", lines),
-        "until": significant(times[-1]),
-        "longer": number(times[-1] / span) if span and times[-1] >= 2 * span else "",
-        "drift": percent(rollout["drift"]),
-        "integrator": rollout["integrator"],
-        "true_energy": bool(rollout["true_energy"]),
-        "error": bool(rollout["error"]),
-    }
+    span = max(found.times, default=0)
+    return _Rollout(
+        _panels("rollout", lines),
+        until=significant(times[-1]),
+        longer=number(times[-1] / span) if span and times[-1] >= 2 * span else "",
+        drift=percent(rollout.drift),
+        integrator=rollout.integrator,
+        error=bool(rollout.error),
+    )
 
 
-def _evidence(found: Found) -> list[tuple[str, str, str]]:
+def _evidence(found: DiscoverySummary) -> list[tuple[str, str, str]]:
     """Terms of the bound: name, per pair and in total."""
-    evidence, pairs = found["evidence"], found["pairs"]
-    names = {
-        "nll": "negative log-likelihood of the data",
-        "kl": "divergence of the posterior from the prior",
-        "negative_elbo": "negative evidence lower bound",
+    if found.evidence is None:
+        return []
+    terms = {
+        "negative log-likelihood of the data": found.evidence.nll,
+        "divergence of the posterior from the prior": found.evidence.kl,
+        "negative evidence lower bound": found.evidence.negative_elbo,
     }
-    known = [(name, evidence[key]) for key, name in names.items() if evidence and evidence[key] is not None]
-    return [(name, number(value, 2), number(value * pairs, 1)) for name, value in known]
+    return [(name, number(one, 2), number(one * found.pairs, 1)) for name, one in terms.items() if one is not None]
 
 
-def _errors(errors: Mapping[str, Found]) -> list[tuple[str, str, str]]:
+def _errors(errors: Mapping[str, Mapping[str, float | None]]) -> list[tuple[str, str, str]]:
     """A row for each set of data: by both predictors."""
     return [(_SETS.get(name, name), _known(by.get("sampled"), 2), _known(by.get("plug-in"), 2)) for name, by in errors.items()]
 
@@ -472,7 +479,3 @@ def _panels(name: str, figures: Sequence[tuple[str, Figure | None]]) -> list[tup
 
 def _known(value: Number | None, digits: int = 3) -> str:
     return _UNKNOWN if value is None or not isfinite(value) else significant(value, digits)
-
-
-def _counted(count: int, one: str, many: str = "") -> str:
-    return f"{number(count)} {one if count == 1 else many or f'{one}s'}"

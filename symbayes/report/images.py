@@ -3,28 +3,24 @@
 import struct
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
-from typing import Any
+
+from symbayes.invariance.orbit_average import Image
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 #: PNG's number for the kind of colour, by channels: grey, and red, green and blue.
 _COLOUR_TYPES = {1: 0, 3: 2}
 
 
-def png(image: Mapping[str, Any]) -> bytes:
+def png(image: Image) -> bytes:
     """The file of an image.
-
-    Args:
-        image: `width`, `height`, `channels` (1 or 3) and `pixels`: bytes row by row, channels
-            side by side, in base64.
 
     Raises:
         ValueError: If it has other channels, or more or fewer pixels than it says.
     """
-    width, height, channels = image["width"], image["height"], image["channels"]
+    width, height, channels = image.width, image.height, image.channels
     if channels not in _COLOUR_TYPES:
         raise ValueError(f"An image must have 1 channel (grey) or 3 (red, green, blue), got {channels}.")
-    pixels, stride = b64decode(image["pixels"], validate=True), width * channels
+    pixels, stride = b64decode(image.pixels, validate=True), width * channels
     if width < 1 or height < 1 or len(pixels) != height * stride:
         raise ValueError(f"An image of {width} × {height} × {channels} must have as many bytes of pixels, got {len(pixels)}.")
     # Every line of pixels starts with the number of its filter: none.
@@ -33,8 +29,8 @@ def png(image: Mapping[str, Any]) -> bytes:
     return _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(lines, 9)) + _chunk(b"IEND", b"")
 
 
-def data_uri(image: Mapping[str, Any]) -> str:
-    """An image as the source of an `img` that loads nothing; `png` says what it is given."""
+def data_uri(image: Image) -> str:
+    """An image as the source of an `img` that loads nothing."""
     return f"data:image/png;base64,{b64encode(png(image)).decode('ascii')}"
 
 

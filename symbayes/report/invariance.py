@@ -1,17 +1,17 @@
 """How far models are invariant: extents in words, in tables and over epochs, and data under the learned transformations."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from plotly.graph_objects import Figure, Scatter
 
+from symbayes.invariance.extents import ExtentSummary
 from symbayes.report.images import data_uri
-from symbayes.report.page import embed, number
-from symbayes.report.plots import PATTERNS, Curve, label, style
+from symbayes.report.page import embed
+from symbayes.report.plots import PATTERNS, Curve, CurveRow, Run, label, style
 from symbayes.report.svg import Number
-
-Extent = Mapping[str, Any]
-History = Sequence[Mapping[str, Any]]
+from symbayes.text import number
+from symbayes.training.record import Record, Summary
 
 _TRUTH = "#666666"
 #: By unit: decimals, and what a panel shows at least, so that noise around zero looks as small as it is.
@@ -23,24 +23,43 @@ _DEGREES = (2, 5, 15, 30, 45, 90)
 _AT_BOUND = 0.999
 
 
+@dataclass(frozen=True)
+class RunInvariance:
+    """What the page of a run shows of its extents: sentences, captions and figures, whether the truth is known, and images."""
+
+    words: list[str]
+    panels: list[tuple[str, str]]
+    truth: bool
+    orbits: list[list[str]]
+
+
 def run_invariance(
-    summary: Mapping[str, Any], history: History, truth: Mapping[str, Number] | None = None
-) -> dict[str, Any] | None:
-    """What the page of a run shows of its extents; None where it has none."""
-    extents = summary.get("extents") or []
+    summary: Summary, history: Sequence[Record], truth: Mapping[str, Number] | None = None
+) -> RunInvariance | None:
+    """Of one run; None where it has no extents."""
+    extents = summary.extents
     if not extents:
         return None
     known = truth or {}
-    curve = Curve("extent", history, summary["num_data"])
-    return {
-        "words": [extent_words(extent, known.get(extent["name"])) for extent in extents],
-        "panels": _panels([curve], extents, known, "extents"),
-        "truth": any(extent["name"] in known for extent in extents),
-        "orbits": _pictures(summary),
-    }
+    return RunInvariance(
+        [extent_words(extent, known.get(extent.name)) for extent in extents],
+        _panels([Curve("extent", history, summary.num_data)], extents, known, "extents"),
+        any(extent.name in known for extent in extents),
+        _pictures(summary),
+    )
 
 
-def task_invariance(runs: Sequence[Mapping[str, Any]], curves: Sequence[Curve], name: str) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class TaskInvariance:
+    """What the page of a comparison shows of the extents of one task; images by the name of a run."""
+
+    columns: list[str]
+    rows: list[CurveRow]
+    panels: list[tuple[str, str]]
+    orbits: list[tuple[str, list[list[str]]]]
+
+
+def task_invariance(runs: Sequence[Run], curves: Sequence[Curve], name: str) -> TaskInvariance | None:
     """What the page of a comparison shows of the extents of one task; None where no run has some.
 
     Args:
@@ -48,45 +67,43 @@ def task_invariance(runs: Sequence[Mapping[str, Any]], curves: Sequence[Curve], 
         curves: How each is drawn.
         name: Of the task, unique in the page.
     """
-    chosen = [(run, curve) for run, curve in zip(runs, curves, strict=True) if run["summary"].get("extents")]
+    chosen = [(run, curve) for run, curve in zip(runs, curves, strict=True) if run.summary.extents]
     if not chosen:
         return None
-    extents = {extent["name"]: extent for run, _ in chosen for extent in run["summary"]["extents"]}
-    truth = {extent: value for run in reversed(runs) for extent, value in (run.get("truth") or {}).items() if extent in extents}
+    extents = {extent.name: extent for run, _ in chosen for extent in run.summary.extents}
+    truth = {extent: value for run in reversed(runs) for extent, value in run.truth.items() if extent in extents}
     rows = []
     for run, curve in chosen:
-        found = {extent["name"]: amount(extent["value"], extent["unit"]) for extent in run["summary"]["extents"]}
+        found = {extent.name: amount(extent.value, extent.unit) for extent in run.summary.extents}
         cells = [found.get(extent, "") for extent in extents]
-        rows.append({"name": curve.name, "colour": curve.colour, "pattern": PATTERNS[curve.dash], "cells": cells})
+        rows.append(CurveRow(curve.name, curve.colour, PATTERNS[curve.dash], cells))
     if truth:
-        cells = [amount(truth[extent], extents[extent]["unit"], short=True) if extent in truth else "" for extent in extents]
-        rows.append({"name": "truth", "colour": _TRUTH, "pattern": "5 4", "cells": cells})
+        cells = [amount(truth[extent], extents[extent].unit, short=True) if extent in truth else "" for extent in extents]
+        rows.append(CurveRow("truth", _TRUTH, "5 4", cells))
     learned = [
-        (run, curve)
-        for run, curve in chosen
-        if run["objective"] == "evidence" and _moved(run["history"]) and _pictures(run["summary"])
+        (run, curve) for run, curve in chosen if run.objective == "evidence" and _moved(run.history) and _pictures(run.summary)
     ]
-    return {
-        "columns": [extent_name(extent) for extent in extents],
-        "rows": rows,
-        "panels": _panels([curve for _, curve in chosen], list(extents.values()), truth, name),
-        "orbits": [(curve.name, _pictures(run["summary"])) for run, curve in learned],
-    }
+    return TaskInvariance(
+        [extent_name(extent) for extent in extents],
+        rows,
+        _panels([curve for _, curve in chosen], list(extents.values()), truth, name),
+        [(curve.name, _pictures(run.summary)) for run, curve in learned],
+    )
 
 
-def extent_words(extent: Extent, truth: Number | None = None) -> str:
+def extent_words(extent: ExtentSummary, truth: Number | None = None) -> str:
     """An extent as a sentence: how far, to which side, and whether it could go no further."""
-    value, unit = extent["value"], extent["unit"]
+    value, unit = extent.value, extent.unit
     least = 10.0 ** -_decimals(unit)
     words = f"up to {amount(value, unit)} to either side"
     if abs(value) < least / 2:
         words = f"not at all (less than {amount(least, unit)})"
-    elif extent["one_sided"]:
+    elif extent.one_sided:
         words = f"from 0 to {amount(value, unit)}"
-    if extent["bound"] is not None and abs(value) >= _AT_BOUND * extent["bound"]:
+    if extent.bound is not None and abs(value) >= _AT_BOUND * extent.bound:
         words += ", at its bound"
     known = "" if truth is None else f" (truth: {amount(truth, unit, short=True)})"
-    return f"{extent_name(extent['name'])}: {words}{known}"
+    return f"{extent_name(extent.name)}: {words}{known}"
 
 
 def extent_name(name: str) -> str:
@@ -102,27 +119,27 @@ def amount(value: Number, unit: str, *, short: bool = False) -> str:
     return f"{shown}{'' if unit in ('', '°') else ' '}{unit}"
 
 
-def kept_extents(history: History) -> tuple[list[Mapping[str, Any]], int]:
+def kept_extents(history: Sequence[Record]) -> tuple[list[Record], int]:
     """The records with extents, and the index of the one whose state was kept.
 
     Where an earlier state was restored at the end, the last record repeats its extents, and is left out.
     """
-    found = [record for record in history if record.get("extents")]
+    found = [record for record in history if record.extents]
     if not found:
         return [], 0
-    first = next(index for index, record in enumerate(found) if record["extents"] == found[-1]["extents"])
-    restored = any(record["extents"] != found[-1]["extents"] for record in found[first:])
+    first = next(index for index, record in enumerate(found) if record.extents == found[-1].extents)
+    restored = any(record.extents != found[-1].extents for record in found[first:])
     return (found[:-1], first) if restored else (found, len(found) - 1)
 
 
-def extent_panel(curves: Sequence[Curve], extent: Extent, truth: Number | None = None) -> Figure:
+def extent_panel(curves: Sequence[Curve], extent: ExtentSummary, truth: Number | None = None) -> Figure:
     """One extent over epochs: a line for every curve that has it, a diamond where its state was kept, and the truth dashed."""
-    name, unit = extent["name"], extent["unit"]
+    name, unit = extent.name, extent.unit
     suffix = "" if not unit else unit if unit == "°" else f" {unit}"
     figure, seen = Figure(), [] if truth is None else [truth]
     for curve in curves:
         records, index = kept_extents(curve.history)
-        points = [(record["epoch"], record["extents"][name]) for record in records if name in record["extents"]]
+        points = [(record.epoch, record.extents[name]) for record in records if name in record.extents]
         if not points:
             continue
         seen += [value for _, value in points]
@@ -130,7 +147,7 @@ def extent_panel(curves: Sequence[Curve], extent: Extent, truth: Number | None =
         look["hovertemplate"] = f"%{{y:.{_decimals(unit)}f}}{label(suffix)}"
         line = {"color": curve.colour, "dash": curve.dash, "width": 2}
         figure.add_trace(Scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="lines", line=line, **look))
-        kept = [(x, y) for x, y in points if x == records[index]["epoch"]]
+        kept = [(x, y) for x, y in points if x == records[index].epoch]
         diamond = {"color": curve.colour, "size": 9, "symbol": "diamond"}
         look["hoverinfo"], look["hovertemplate"] = "skip", None
         figure.add_trace(Scatter(x=[x for x, _ in kept], y=[y for _, y in kept], mode="markers", marker=diamond, **look))
@@ -159,27 +176,25 @@ def extent_panel(curves: Sequence[Curve], extent: Extent, truth: Number | None =
 
 
 def _panels(
-    curves: Sequence[Curve], extents: Sequence[Extent], truth: Mapping[str, Number], name: str
+    curves: Sequence[Curve], extents: Sequence[ExtentSummary], truth: Mapping[str, Number], name: str
 ) -> list[tuple[str, str]]:
     """Captions and figures, one for each extent."""
     found = []
     for index, extent in enumerate(extents):
-        caption = extent_name(extent["name"]) + (f" ({extent['unit']})" if extent["unit"] else "")
-        found.append(
-            (caption, embed(extent_panel(curves, extent, truth.get(extent["name"])), f"{name}_{index}", buttons=False))
-        )
+        caption = extent_name(extent.name) + (f" ({extent.unit})" if extent.unit else "")
+        found.append((caption, embed(extent_panel(curves, extent, truth.get(extent.name)), f"{name}_{index}", buttons=False)))
     return found
 
 
-def _pictures(summary: Mapping[str, Any]) -> list[list[str]]:
+def _pictures(summary: Summary) -> list[list[str]]:
     """Rows of images, as their sources; the first of a row is the datum itself."""
-    return [[data_uri(image) for image in row] for row in summary.get("orbits") or [] if row]
+    return [[data_uri(image) for image in row] for row in summary.orbits if row]
 
 
-def _moved(history: History) -> bool:
+def _moved(history: Sequence[Record]) -> bool:
     """Whether extents were learned; a fixed guess stays what it is."""
     records, _ = kept_extents(history)
-    return any(record["extents"] != records[0]["extents"] for record in records)
+    return any(record.extents != records[0].extents for record in records)
 
 
 def _decimals(unit: str) -> int:

@@ -1,11 +1,13 @@
 """Templates to pages: a page is one file that holds its style and plotly.js, and loads nothing."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import plotly.graph_objects
 
-_MINUS = "\N{MINUS SIGN}"
+from symbayes.text import minus, number, significant
+
 #: plotly.js has a button that uploads a chart, unless it is told not to.
 _CONFIG = {
     "displaylogo": False,
@@ -14,6 +16,42 @@ _CONFIG = {
     "responsive": True,
     "showSendToCloud": False,
 }
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """A figure, what stands beneath it, and whether it is the best of its row."""
+
+    value: str
+    beneath: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A line of a table: what it is of, and its figures."""
+
+    task: str
+    cells: tuple[TableCell, ...]
+
+
+@dataclass(frozen=True)
+class FigureTable:
+    """Figures side by side, for a page and for a terminal.
+
+    Args:
+        columns: Their headings.
+        rows: A line each.
+        outcome: What came out, in a sentence, from figures.
+        legend: What the figures are.
+        note: On the estimator, or the like.
+    """
+
+    columns: tuple[str, ...] = ()
+    rows: tuple[TableRow, ...] = ()
+    outcome: str = ""
+    legend: str = ""
+    note: str = ""
 
 
 def render(template: str, package: str = "symbayes.report", **values: object) -> str:
@@ -43,18 +81,3 @@ def embed(figure: "plotly.graph_objects.Figure | None", name: str, *, buttons: b
         figure, config, include_plotlyjs=False, full_html=False, default_height=figure.layout.height, div_id=name
     )
     return html
-
-
-def number(value: float | int, digits: int = 0) -> str:
-    """A number with so many decimals, a comma between thousands and a true minus."""
-    return minus(f"{value:,.{digits}f}")
-
-
-def significant(value: float | int, digits: int = 3) -> str:
-    """A number with so many significant digits."""
-    return minus(f"{value:.{digits}g}")
-
-
-def minus(text: str) -> str:
-    """A number in words with a true minus."""
-    return text.replace("-", _MINUS)

@@ -381,12 +381,12 @@ class ElboTrainer(Trainer[ElboState]):
     def _settle_noise(self, state: ElboState) -> None:
         """The noise goes half the way to the mean squared error under the posterior there is, which few draws estimate."""
         model, posterior, count = self.problem.model, state.variational(), self.objective.samples
-        squares: Tensor = torch.zeros(())
+        statistics: Tensor = torch.zeros(())
         with evaluating(model):
             for inputs, targets in self.problem.data.batches(self.schedule.batch_size):
                 outputs = self.objective.outputs(model, state.variational, posterior, inputs, count, state.generator)
-                squares = squares + (outputs - targets).square().sum(1).mean(0)
-        self.problem.likelihood.update_noise(squares, 0.0, self.problem.data.size, damping=0.5)
+                statistics = statistics + self.problem.likelihood.noise_statistics(outputs, targets).mean(0)
+        self.problem.likelihood.update_noise(statistics, 0.0, self.problem.data.size, damping=0.5)
 
     @torch.no_grad()
     def _evidence(self, state: ElboState) -> Evidence:

@@ -62,12 +62,12 @@ def update_noise(curvature: Curvature, problem: Problem, batch_size: int, dampin
     """Move a learned noise towards its fixed point under the effective parameters there are; whether there was one to move."""
     if not problem.likelihood.learns_noise:
         return False
-    squares: Tensor = torch.zeros(())
+    statistics: Tensor = torch.zeros(())
     with evaluating(problem.model):
         for inputs, targets in problem.data.batches(batch_size):
-            squares = squares + (problem.model(inputs) - targets).square().sum(0)
+            statistics = statistics + problem.likelihood.noise_statistics(problem.model(inputs), targets)
     effective = sum(float(value) for value in curvature.effective(problem.prior.precisions()).values())
-    problem.likelihood.update_noise(squares, effective, problem.data.size, damping)
+    problem.likelihood.update_noise(statistics, effective, problem.data.size, damping)
     return True
 
 

@@ -1,10 +1,10 @@
 """The result of training: the model, its evidence, what was learned, and how it got there; saved without pickle."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -22,19 +22,26 @@ from symbayes.evidence.laplace import laplace_evidence
 from symbayes.invariance.extents import described_extents
 from symbayes.invariance.orbit_average import Augmentation, learned_augmentation, sample_orbits
 from symbayes.layout import Layout, weights
-from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from symbayes.likelihoods import Likelihood, is_registered
 from symbayes.models import AllConv
-from symbayes.posterior.calibration import Calibration, calibration, check_kind
+from symbayes.posterior.calibration import Calibration, calibration
 from symbayes.posterior.posterior import Posterior, saved_posterior
 from symbayes.posterior.predict import Prediction, predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
-from symbayes.training.record import EvidenceRecord, Record, written_records
+from symbayes.training.record import (
+    FORMAT,
+    EvidenceRecord,
+    LikelihoodSummary,
+    ModelSummary,
+    Record,
+    Summary,
+    written_records,
+)
 from symbayes.training.symmetries import Symmetries, symmetries
 
-#: Of what is saved: its version, and where in it examples and the posterior are.
-FORMAT, EXAMPLES, OUTPUTS, POSTERIOR = 1, "examples:inputs", "examples:outputs", "posterior.safetensors"
+#: Where in what is saved examples and the posterior are.
+EXAMPLES, OUTPUTS, POSTERIOR = "examples:inputs", "examples:outputs", "posterior.safetensors"
 #: Kinds that can be built again, by name.
-LIKELIHOODS: dict[str, type[Likelihood]] = {kind.__name__: kind for kind in (Categorical, Bernoulli, Gaussian)}
 PRIORS: dict[str, type[Prior]] = {kind.__name__: kind for kind in (ScalarPrior, LayerwisePrior, PathwisePrior, TensorwisePrior)}
 
 
@@ -164,9 +171,9 @@ class Result:
         """Whether predictions on other data are as sure as they should be; `by` and what follows are as in `predict`.
 
         Raises:
-            ValueError: If the likelihood is none of Categorical, Bernoulli and Gaussian.
+            ValueError: If the likelihood has no calibration.
         """
-        check_kind(self.likelihood)
+        self.likelihood.check_calibration()
         source = as_source(data, next(self.model.parameters()).device)
         inputs, targets = zip(*source.batches(batch_size), strict=True)
         return calibration(self.predict(torch.cat(inputs), by, samples, batch_size, only), torch.cat(targets), bins)
@@ -186,9 +193,10 @@ class Result:
         return found
 
     def save(self, folder: str | Path, calibration: Calibration | None = None) -> None:
-        """Write weights.safetensors, result.json, history.jsonl and report.html; `load_result` reads them back.
+        """Write weights.safetensors, result.json and history.jsonl; `load_result` reads them back.
 
-        And posterior.safetensors, where there is a posterior. Where there is no room for all, none is written.
+        And posterior.safetensors, where there is a posterior. Where there is no room for all, none is written. The command
+        `symbayes report` makes a page of them.
 
         Args:
             folder: Made if it is not there.
@@ -198,12 +206,16 @@ class Result:
             OSError: If the folder cannot be written to.
             ValueError: If the likelihood or the prior is of a kind that could not be built again.
         """
-        for part, known in ((self.likelihood, LIKELIHOODS), (self.prior, PRIORS)):
-            if type(part).__name__ not in known:
-                raise ValueError(
-                    f"To be saved, a result must have a likelihood and a prior among {', '.join(known)}; got "
-                    f"{type(part).__name__}. Save the state_dict of its parts instead."
-                )
+        if not is_registered(self.likelihood):
+            raise ValueError(
+                f"To be saved, a result must have a likelihood that can be found by its name; {type(self.likelihood).__name__} "
+                "cannot. Decorate the class with symbayes.likelihoods.register."
+            )
+        if type(self.prior).__name__ not in PRIORS:
+            raise ValueError(
+                f"To be saved, a result must have a prior among {', '.join(PRIORS)}; got {type(self.prior).__name__}. Save the "
+                "state_dict of its parts instead."
+            )
         parts = {"model": self.model, "prior": self.prior, "likelihood": self.likelihood}
         tensors = {f"{part}:{name}": tensor for part, module in parts.items() for name, tensor in module.state_dict().items()}
         if self.examples is not None:
@@ -223,29 +235,27 @@ class Result:
             if POSTERIOR not in files:
                 (Path(folder) / POSTERIOR).unlink(missing_ok=True)  # of another result
 
-    def summary(self, calibration: Calibration | None = None) -> dict[str, Any]:
+    def summary(self, calibration: Calibration | None = None) -> Summary:
         """Everything but weights and history, in plain numbers and words."""
-        return {
-            "format": FORMAT,
-            "model": {
-                "recipe": self.model.recipe if isinstance(self.model, AllConv) else None,
-                "description": self.model.description if isinstance(self.model, AllConv) else type(self.model).__name__,
-            },
-            "likelihood": {
-                "kind": type(self.likelihood).__name__,
-                "settings": self.likelihood.settings(),
-                "learns_noise": self.likelihood.learns_noise,
-            },
-            "prior": type(self.prior).__name__,
-            "learn": self.prior.learn,
-            "num_data": self.num_data,
-            "evidence": asdict(self.evidence),
-            "symmetries": [asdict(row) for row in self.symmetries.rows],
-            "words": self.symmetries.words(),
-            "extents": described_extents(self.model),
-            "orbits": sample_orbits(self.model, self.examples) if self.examples is not None else [],
-            "calibration": asdict(calibration) if calibration is not None else None,
-        }
+        likelihood, symmetries = self.likelihood, self.symmetries
+        orbits = sample_orbits(self.model, self.examples) if self.examples is not None else []
+        return Summary(
+            format=FORMAT,
+            model=ModelSummary(
+                self.model.recipe if isinstance(self.model, AllConv) else None,
+                self.model.description if isinstance(self.model, AllConv) else type(self.model).__name__,
+            ),
+            likelihood=LikelihoodSummary(type(likelihood).__name__, dict(likelihood.settings()), likelihood.learns_noise),
+            prior=type(self.prior).__name__,
+            learn=self.prior.learn,
+            num_data=self.num_data,
+            evidence=self.evidence,
+            symmetries=symmetries.rows,
+            words=tuple(symmetries.words()),
+            extents=tuple(described_extents(self.model)),
+            orbits=tuple(map(tuple, orbits)),
+            calibration=calibration,
+        )
 
 
 @torch.no_grad()

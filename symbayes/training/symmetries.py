@@ -1,18 +1,26 @@
-"""What was learned, layer by layer: how much each path is used, as a table and in words."""
+"""What was learned, layer by layer: how much each path is used, as a table and in words.
+
+A share is of γ per weight, and biases have none: a path may have a share of 0 % and break a symmetry by its bias. So words go
+by γ of single tensors. Rows that earlier versions saved have no tensors; `with_tensors` supposes them.
+"""
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import exp, log
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import ClassVar
 
 from symbayes.layout import WeightTensor
-from symbayes.training.verdicts import symmetry_words
+from symbayes.text import listed, number, text_table
 
-if TYPE_CHECKING:
-    import rich.table
+#: With more effective parameters γ a tensor is used.
+USED = 0.5
+#: Up to this share of the paths that have it a layer has given a symmetry up, if some tensor breaks it.
+_GIVEN_UP = 0.05
+#: Tensors that are named.
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,15 @@ class TensorRow:
     effective: float
     #: The symmetries of other paths of the layer that it breaks.
     breaks: tuple[str, ...] = ()
+    #: Whether it is known what it breaks.
+    is_sure: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class SupposedTensor(TensorRow):
+    """A tensor of a row that was saved without: it may break what it says, at most."""
+
+    is_sure: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +66,7 @@ class PathRow:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SharesOverLayers:
     """The share of a kind of path over layers; prints in percent as mean (smallest–largest), and γ."""
 
     mean: float
@@ -75,32 +92,24 @@ class Symmetries:
 
     def words(self) -> list[str]:
         """One sentence for each layer that had a choice: what it keeps, and the tensors of γ > 0.5 that break the rest."""
-        return symmetry_words([asdict(row) for row in self.rows])
+        return symmetry_words(self.rows)
 
-    def over_layers(self) -> dict[str, Spread]:
+    def over_layers(self) -> dict[str, SharesOverLayers]:
         """The share of every kind of path over the layers that had a choice (ELLA, Table 3)."""
-        return shares_over_layers([asdict(row) for row in self.rows])
+        return shares_over_layers(self.rows)
 
-    def __rich__(self) -> "rich.table.Table":
-        from rich.table import Table
-
-        table = Table("layer", "path", "symmetry", box=None, header_style="bold")
-        for heading in ("precision δ", "effective parameters γ", "of", "share"):
-            table.add_column(heading, justify="right")
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Headings, and the cells of every row; the name of a layer stands in the first of its rows."""
+        found: list[tuple[str, ...]] = []
         last = None
         for row in self.rows:
             layer, last = row.layer if row.layer != last else "", row.layer
             numbers = (f"{row.precision:.3g}", f"{row.effective:.1f}", f"{row.parameters:,}", f"{100 * row.share:.0f} %")
-            table.add_row(layer, row.path, row.symmetry or "none", *numbers)
-        return table
+            found.append((layer, row.path, row.symmetry or "none", *numbers))
+        return ("layer", "path", "symmetry", "precision δ", "effective parameters γ", "of", "share"), found
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=110, no_color=True)
-        with console.capture() as captured:
-            console.print(self)
-        return captured.get().rstrip()
+        return text_table(*self.table(), left=3)
 
 
 def symmetries(
@@ -148,19 +157,108 @@ def _name(tensor: WeightTensor) -> str:
     return tensor.name.removeprefix(f"{tensor.layer}." if tensor.layer else "").removeprefix("paths.")
 
 
-def shares_over_layers(rows: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
-    """The share of every kind of path over the layers that had a choice, and its γ, from rows as they are saved.
-
-    Of several runs of a network, rows are taken together.
-    """
-    sizes = Counter(row["layer"] for row in rows)
-    found: dict[str, list[Mapping[str, Any]]] = {}
+def shares_over_layers(rows: Sequence[PathRow]) -> dict[str, SharesOverLayers]:
+    """The share of every kind of path over the layers that had a choice, and its γ; rows may be of several runs."""
+    sizes = Counter(row.layer for row in rows)
+    found: dict[str, list[PathRow]] = {}
     for row in rows:
-        if sizes[row["layer"]] > 1:
-            found.setdefault(row["path"], []).append(row)
-    spreads = {}
+        if sizes[row.layer] > 1:
+            found.setdefault(row.path, []).append(row)
+    over = {}
     for path, members in found.items():
-        shares, layers = [row["share"] for row in members], {row["layer"] for row in members}
-        effective = fmean(row["effective"] for row in members) * len(layers)
-        spreads[path] = Spread(sum(shares) / len(shares), min(shares), max(shares), effective)
-    return spreads
+        shares, layers = [row.share for row in members], {row.layer for row in members}
+        effective = fmean(row.effective for row in members) * len(layers)
+        over[path] = SharesOverLayers(sum(shares) / len(shares), min(shares), max(shares), effective)
+    return over
+
+
+def symmetry_words(rows: Sequence[PathRow], effective: Mapping[str, float] | None = None) -> list[str]:
+    """One sentence for each layer that had a choice.
+
+    Args:
+        rows: Of all layers.
+        effective: γ by tensor of the whole model, for rows that do not have it.
+    """
+    layers: dict[str, list[PathRow]] = {}
+    for row in with_tensors(rows, effective):
+        layers.setdefault(row.layer, []).append(row)
+    return [_sentence(layer or "the model", members) for layer, members in layers.items() if len(members) > 1]
+
+
+def with_tensors(rows: Sequence[PathRow], effective: Mapping[str, float] | None = None) -> list[PathRow]:
+    """Rows with their tensors, each with its γ and what it breaks; where those are not known, as much as can be said.
+
+    Earlier versions kept neither which symmetries a tensor breaks, so what it may break is said, nor in rows their γ.
+    """
+    return [row if row.tensors else replace(row, tensors=_suppose(row, rows, effective or {})) for row in rows]
+
+
+def _suppose(row: PathRow, rows: Sequence[PathRow], effective: Mapping[str, float]) -> tuple[TensorRow, ...]:
+    """The tensors of a path by their names; all of it as one, where there are none."""
+    beside = [other for other in rows if other.layer == row.layer and other.symmetry not in (None, row.symmetry)]
+    # What has the most symmetry of its layer has that of the paths that relax it.
+    less = [other.symmetry for other in beside if other.relaxes and row.symmetry and not row.relaxes]
+    breaks = tuple(dict.fromkeys(other.symmetry for other in beside if other.symmetry and other.symmetry not in less))
+    prefix = f"{row.layer}.paths." if row.layer else "paths."
+    known = {name.removeprefix(prefix): g for name, g in effective.items() if name.startswith(f"{prefix}{row.path}.")}
+    found = known or {row.path: row.effective}
+    return tuple(SupposedTensor(name, gamma, breaks) for name, gamma in found.items())
+
+
+def breaking(row: PathRow) -> list[TensorRow]:
+    """The tensors of a row that are used and break a symmetry of another path, the strongest first."""
+    used = [tensor for tensor in row.tensors if tensor.breaks and tensor.effective > USED]
+    return sorted(used, key=lambda tensor: -tensor.effective)
+
+
+def broken_layers(rows: Sequence[PathRow]) -> tuple[list[str], int]:
+    """The layers in which a symmetry of one path is broken by another, and how many had a choice."""
+    sizes = Counter(row.layer for row in rows)
+    broken = dict.fromkeys(row.layer for row in with_tensors(rows) if breaking(row))
+    return list(broken), sum(size > 1 for size in sizes.values())
+
+
+def _sentence(layer: str, rows: Sequence[PathRow]) -> str:
+    ranked = sorted(rows, key=lambda row: -row.share)
+    shares = [f"{row.path} {100 * row.share:.0f} %, γ {number(row.effective, 1)}" for row in ranked]
+    used = "; ".join([shares[0].replace(" %,", " % of γ per weight,", 1), *shares[1:]])
+    names = list(dict.fromkeys(row.symmetry for row in rows if row.symmetry))
+    if not names:
+        return f"{layer} has no symmetry to keep ({used})"
+    if all(tensor.effective <= USED for row in rows for tensor in row.tensors):
+        return f"{layer} is left open by the data ({used})"
+    having = {name: [row for row in rows if not any(name in tensor.breaks for tensor in row.tensors)] for name in names}
+    names.sort(key=lambda name: len(having[name]))  # the most symmetry first
+    broken = sorted((tensor for row in rows for tensor in breaking(row)), key=lambda tensor: -tensor.effective)
+    verdicts: dict[str, list[str]] = {"keeps": [], "part": [], "gives up": []}
+    for name in names:
+        share = sum(row.share for row in having[name])
+        if any(name in tensor.breaks for tensor in broken):
+            verdicts["gives up" if share <= _GIVEN_UP else "part"].append(name)
+        elif not any(_implies(having, name, kept) for kept in verdicts["keeps"]):
+            verdicts["keeps" if share >= 1 - _GIVEN_UP else "part"].append(name)
+    kept = [*verdicts["keeps"], *(f"part of {name}" for name in verdicts["part"])]
+    said = [f"keeps {listed(kept)}"] if kept else []
+    said += [f"gives up {listed(verdicts['gives up'])}"] if verdicts["gives up"] else []
+    blamed = _blame(broken, names)
+    return f"{layer} {' and '.join(said)} ({used})" + (f": {blamed}" if blamed else "")
+
+
+def _implies(having: Mapping[str, Sequence[PathRow]], name: str, kept: str) -> bool:
+    """Whether all paths that have the one symmetry have the other."""
+    return all(row in having[name] for row in having[kept])
+
+
+def _blame(broken: Iterable[TensorRow], names: Sequence[str]) -> str:
+    """Which tensors break what, with how many effective parameters."""
+    by_symmetry: dict[str, list[TensorRow]] = {}
+    for tensor in broken:
+        it = "it" if len(names) == 1 else listed([name for name in names if name in tensor.breaks])
+        by_symmetry.setdefault(it, []).append(tensor)
+    parts = []
+    for it, tensors in by_symmetry.items():
+        words = [f"{tensor.name} (γ {number(tensor.effective, 1)})" for tensor in tensors[:_NAMED]]
+        words += [f"{len(tensors) - _NAMED} more"] if len(tensors) > _NAMED else []
+        verb = "may break" if not all(tensor.is_sure for tensor in tensors) else "breaks" if len(words) == 1 else "break"
+        parts.append(f"{listed(words)} {verb} {it}")
+    return "; ".join(parts)

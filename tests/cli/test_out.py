@@ -7,32 +7,24 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from papers import reproduce
-from papers.__main__ import app as papers
-from papers.demos.command import DEMOS
-from papers.figures import commands as pictures
-from symbayes.cli import demo, discover, fit
+from symbayes.cli import demo, discover, fit, quadrant
 from symbayes.cli.app import app
 from symbayes.cli.study import Study
 from symbayes.data import storage as whole
 from symbayes.data.storage import write_together, write_whole
+from symbayes.report.page import FigureTable
 
 FULL = OSError(28, "No space left on device")
 COMMANDS = {
     "fit": ("fit", "upright-digits", "--width", "1"),
     "discover": ("discover", "oscillator"),
-    "demo": ("papers", "demo", "frequency"),
-    "gallery": ("papers", "gallery"),
-    "illustrate": ("papers", "illustrate"),
-    "reproduce": ("papers", "filters", "--sizes", "30", "--methods", "likelihood", "--starts", "small"),
+    "demo": ("demo",),
 }
 FOLDERS = [name for name in COMMANDS if name != "demo"]
 
 
 def invoke(*words):
-    """A command of the library, or after the word papers one of theirs."""
-    command, words = (papers, words[1:]) if words[0] == "papers" else (app, words)
-    found = CliRunner().invoke(command, [str(word) for word in words], env={"COLUMNS": "400"})
+    found = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "400"})
     assert isinstance(found.exception, SystemExit | None), found.exception
     return found.exit_code, " ".join(found.output.replace("│", " ").split())
 
@@ -48,23 +40,21 @@ def worked(monkeypatch):
     def result(*_, **__):
         done.append("trained")
         evidence = SimpleNamespace(estimator="none")
-        scores = {"symmetries": "", "evidence": evidence, "log_evidence": 0.0, "num_data": 1, "save": save}
-        return SimpleNamespace(**scores, evaluate=lambda data: {}, calibration=lambda data: "")
+        nothing = SimpleNamespace(table=lambda: ((), []), words=lambda: "")
+        scores = {"symmetries": nothing, "evidence": evidence, "log_evidence": 0.0, "num_data": 1, "save": save}
+        return SimpleNamespace(**scores, evaluate=lambda data: {}, calibration=lambda data: nothing)
 
     def fail(*_):
         done.append("trained")
         raise FULL
 
-    nothing = {"outcome": "", "columns": [], "rows": [], "legend": "", "note": ""}
-    study = Study("", "", [], fail, lambda outcomes: nothing, page=lambda outcomes: "page", picture=lambda outcomes: "<svg/>")
+    study = Study(
+        "", "", [], fail, lambda outcomes: FigureTable(), page=lambda outcomes: "page", picture=lambda outcomes: "<svg/>"
+    )
     monkeypatch.setattr(fit, "fit_model", result)
     monkeypatch.setattr(discover, "discover_in", result)
-    monkeypatch.setitem(DEMOS, "frequency", (lambda settings: study, dict, ""))
+    monkeypatch.setattr(quadrant, "study", lambda settings: study)
     monkeypatch.setattr(demo, "run_study", lambda study, progress: done.append("trained") or [])
-    monkeypatch.setattr(pictures, "draw_gallery", fail)
-    monkeypatch.setattr(pictures, "draw_illustrations", fail)
-    monkeypatch.setattr(reproduce, "_attempt", lambda *words: done.append("trained") or "failed: no room")
-    monkeypatch.setattr(reproduce, "assemble", fail)
     return done
 
 
@@ -135,7 +125,7 @@ def test_what_cannot_be_written_at_the_end_is_said(command, tmp_path, worked, mo
         monkeypatch.setattr(whole.os, "replace", lambda *paths: (_ for _ in ()).throw(FULL))
     code, words = invoke(*COMMANDS[command], "--out", out)
     assert code == 1
-    assert worked == ["trained"] * (6 if command == "reproduce" else 1)
+    assert worked == ["trained"]
     assert f"{out} could not be written: No space left on device" in words
     assert {path: path.read_text() for path in out.parent.iterdir() if path.is_file()} == before
 
@@ -172,7 +162,7 @@ def test_files_are_fetched_into_folders(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["mps", "meta", "cuda:77", "hpu", "privateuseone", "vulkan", "nonsense", ""])
-@pytest.mark.parametrize("command", ["fit", "discover", "reproduce"])
+@pytest.mark.parametrize("command", ["fit", "discover"])
 def test_a_device_that_is_not_there_is_refused_before_anything_is_done(command, device, tmp_path, worked):
     code, words = invoke(*COMMANDS[command], "--out", tmp_path / "out", "--device", device)
     assert code == 2

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -9,13 +10,17 @@ import torch
 from torch.testing import assert_close
 
 import symbayes as sb
-import symbayes.dynamics.discover as discover_module
+from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics import Search, System, Trajectories, simulate, system
 from symbayes.dynamics.observables import unitary
+from symbayes.dynamics.summary import DiscoverySummary, read_discovery
 from symbayes.dynamics.units import Units
 from symbayes.layout import hyperparameters
+from symbayes.report.runs import make_page
 
 NOISE = 1e-3**0.5
+#: The module, whose name is that of its function, too.
+discover_module = import_module("symbayes.dynamics.discover")
 QUICK = Search(width=8, hidden=1, samples=4, final_samples=4, updates=6)
 
 
@@ -37,8 +42,8 @@ def test_one_quantity_of_two_is_left_and_it_is_the_energy(oscillator):
     assert [term.monomial for term in only.terms] == ["q²", "p²"]
     assert only.variation < 0.05
     truth = oscillator.compared()
-    assert truth["count"] == 1
-    assert truth["parallelness"][0] > 0.99
+    assert truth.count == 1
+    assert truth.parallelness[0] > 0.99
     assert oscillator.bracket(only) < 0.03
 
 
@@ -73,9 +78,9 @@ def test_energies_lead_to_the_motion_that_is_predicted(oscillator):
 def test_what_was_found_is_saved_and_shown(oscillator, tmp_path):
     summary = oscillator.save(tmp_path / "run")
     stored = json.loads((tmp_path / "run" / "discovery.json").read_text())
-    assert stored["quantities"] == summary["quantities"]
+    assert read_discovery(tmp_path / "run") == summary
     assert stored["search"]["updates"] == 700
-    page = (tmp_path / "run" / "report.html").read_text()
+    page = make_page(tmp_path / "run")
     assert "1 conserved quantity in oscillator, on 4 held-out trajectories of 2 time units" in page
     assert (tmp_path / "run" / "run" / "result.json").is_file()
     assert str(oscillator).startswith("1 conserved quantity in oscillator, on 4 held-out trajectories of 2 time units\n")
@@ -124,20 +129,20 @@ def test_other_symmetries(symmetry):
     given = unitary(1) if symmetry == "oracle" else symmetry
     found = sb.discover(data(), symmetry=given, noise=0.03, search=QUICK, system=system("oscillator"), progress=False)
     summary = found.summary()
-    assert summary["model"]["kind"] == {"none": "none", "neural": "neural", "oracle": "fixed"}[symmetry]
+    assert summary.model.kind == {"none": "none", "neural": "neural", "oracle": "fixed"}[symmetry]
     assert bool(hyperparameters(found.model)) == (symmetry == "neural")
     if symmetry == "oracle":
         assert [one.formula for one in found.quantities] == ["q² + p²"]
         assert found.quantities[0].variation < 1e-6
-    json.dumps(summary)
+    assert from_json(json.loads(json.dumps(to_json(summary))), DiscoverySummary, "summary") == summary
 
 
 def test_noise_is_learned_for_each_coordinate_when_it_is_not_given():
     found = sb.discover(data(noise=0.05), search=QUICK, progress=False)
-    assert len(found.summary()["noise"]) == 2
-    assert found.summary()["learned_noise"]
+    assert len(found.summary().noise) == 2
+    assert found.summary().learned_noise
     given = sb.discover(data(noise=0.05), noise=0.05, search=QUICK, progress=False)
-    assert given.summary()["noise"] == pytest.approx([0.05, 0.05])
+    assert given.summary().noise == pytest.approx((0.05, 0.05))
 
 
 def test_arrays_will_do_with_a_step_and_units_are_measured():
@@ -154,19 +159,19 @@ def test_brackets_and_the_truth_do_not_depend_on_units():
     large = System(lambda q, p: ((q / 1e3).square() + (p * 1e3).square()).sum(-1) / 2, 1)
     known = sb.discover(made, search=QUICK, system=system("oscillator"), progress=False).summary()
     again = sb.discover(Trajectories(made.states * scale, made.step), search=QUICK, system=large, progress=False).summary()
-    assert again["truth"]["count"] == known["truth"]["count"] == 1
-    assert len(again["quantities"]) == len(known["quantities"]) > 0
-    for one, other in zip(known["quantities"], again["quantities"], strict=True):
-        assert one["bracket"] > 0.05  # it was not learned
-        assert other["bracket"] == pytest.approx(one["bracket"], rel=1e-3)
-        assert other["rate"] == pytest.approx(one["rate"], rel=1e-3)
+    assert again.truth.count == known.truth.count == 1
+    assert len(again.quantities) == len(known.quantities) > 0
+    for one, other in zip(known.quantities, again.quantities, strict=True):
+        assert one.bracket > 0.05  # it was not learned
+        assert other.bracket == pytest.approx(one.bracket, rel=1e-3)
+        assert other.rate == pytest.approx(one.rate, rel=1e-3)
 
 
 @pytest.mark.parametrize(("system", "trajectories", "steps", "truth"), [("2-oscillators", 1, 30, 4), ("3-body-2d", 3, 4, 7)])
 def test_what_a_known_energy_conserves_does_not_depend_on_how_few_the_data_are(system, trajectories, steps, truth):
     made = simulate(system, trajectories=trajectories, steps=steps)
-    found = sb.discover(made, search=QUICK, system=system(system), progress=False)
-    assert found.compared()["count"] == truth
+    found = sb.discover(made, search=QUICK, system=system, progress=False)
+    assert found.compared().count == truth
 
 
 def test_units_change_the_terms_of_the_bound_by_their_jacobian_only():
@@ -176,7 +181,7 @@ def test_units_change_the_terms_of_the_bound_by_their_jacobian_only():
     first, second = (sb.discover(each, search=QUICK, progress=False) for each in (made, scaled))
     assert second.evidence["kl"] == pytest.approx(first.evidence["kl"], rel=1e-4)
     assert second.evidence["nll"] == pytest.approx(first.evidence["nll"] + 2 * np.log(4), rel=1e-3)
-    assert second.history[-1]["negative_elbo"] == pytest.approx(second.evidence["negative_elbo"])
+    assert second.history[-1].negative_elbo == pytest.approx(second.evidence["negative_elbo"])
 
 
 def test_the_random_state_of_the_process_is_left_alone():
@@ -233,14 +238,14 @@ def test_settings_are_above_zero(given):
 def test_every_epoch_is_told():
     told = []
     found = sb.discover(data(), search=QUICK, each_epoch=told.append, progress=False)
-    assert [record.epoch for record in told] == [one["epoch"] for one in found.history] == [1, 2, 3, 4, 5, 6]
+    assert [record.epoch for record in told] == [one.epoch for one in found.history] == [1, 2, 3, 4, 5, 6]
 
 
 def test_pictures_of_long_trajectories_end_within_reason():
     made = simulate("oscillator", trajectories=2, steps=300)
     found = sb.discover(made, search=replace(QUICK, updates=2), held_out=0.5, progress=False)
-    (only,) = found.summary()["portraits"]
-    assert [len(line) for line in only["data"] + only["model"]] == [201, 201]
+    (only,) = found.summary().portraits
+    assert [len(line) for line in only.data + only.model] == [201, 201]
 
 
 def test_an_array_needs_a_step():

@@ -125,7 +125,7 @@ def test_extents_stay_within_bounds_and_may_be_shared_or_one_sided():
 def test_the_bound_of_a_shared_extent_is_the_smallest():
     extents = Extents(affine2d("rotation", "shear").shared("rotation", "shear").starting(9.0))
     (described,) = extents.described()
-    assert described["value"] == pytest.approx(described["bound"]) == pytest.approx(180 / pi)
+    assert described.value == pytest.approx(described.bound) == pytest.approx(180 / pi)
 
 
 def test_extents_are_hyperparameters_and_no_weights(net):

@@ -13,7 +13,7 @@ def test_a_row_for_each_image():
     model(images.double())
     rows = sample_orbits(model, images, transformations=4)
     assert [len(row) for row in rows] == [5, 5]
-    assert (rows[0][0]["width"], rows[0][0]["height"], rows[0][0]["channels"]) == (5, 6, 3)
+    assert (rows[0][0].width, rows[0][0].height, rows[0][0].channels) == (5, 6, 3)
 
 
 def test_transformations_of_features_are_not_shown_on_inputs(tmp_path):
@@ -22,4 +22,4 @@ def test_transformations_of_features_are_not_shown_on_inputs(tmp_path):
     data = torch.randn(8, 3, 6, 6), torch.arange(8) % 2
     result = sb.fit(model, data, epochs=2, progress=False)
     result.save(tmp_path)
-    assert result.summary()["orbits"] == []
+    assert result.summary().orbits == ()

@@ -1,30 +1,35 @@
 """Calibration on pages: dots against the diagonal, scores as words, and nothing where nothing was measured."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from plotly.offline import get_plotlyjs
 
+from symbayes.data.storage import from_json
+from symbayes.posterior.calibration import Calibration
 from symbayes.report.calibration import reliability, run_calibration, task_calibration
-from symbayes.report.comparison import comparison_page
-from symbayes.report.plots import Curve, curves
-from symbayes.report.run import run_page
+from symbayes.report.page import FigureTable
+from symbayes.report.plots import Curve, Run, curves
+from symbayes.report.runs import comparison_page, run_page
 from tests.report.samples import sample_history, sample_summary
 
 
-def classes(**changed: Any) -> dict[str, Any]:
+def classes(**changed: Any) -> Calibration:
     rows = [
         {"low": 0.4, "high": 0.5, "count": 25, "confidence": 0.45, "accuracy": 0.4},
         {"low": 0.9, "high": 1.0, "count": 100, "confidence": 0.96, "accuracy": 0.88},
     ]
     scores = {"accuracy": 0.784, "ece": 0.074, "brier": 0.2345, "rmse": None, "nll": 0.5678}
-    return {"of": "classes", "by": "linearised (Laplace & KFAC)", "num_data": 1125, "rows": rows, **scores, **changed}
+    saved = {"of": "classes", "by": "linearised (Laplace & KFAC)", "num_data": 1125, "rows": rows, **scores, **changed}
+    return from_json(saved, Calibration, "calibration")
 
 
-def values() -> dict[str, Any]:
+def values() -> Calibration:
     rows = [{"level": 0.5, "coverage": 0.62}, {"level": 0.95, "coverage": 0.93}]
     scores = {"accuracy": None, "ece": None, "brier": None, "rmse": 0.01234, "nll": -1.5}
-    return {"of": "values", "by": "sampled (9 draws; mean-field)", "num_data": 40, "rows": rows, **scores}
+    saved = {"of": "values", "by": "sampled (9 draws; mean-field)", "num_data": 40, "rows": rows, **scores}
+    return from_json(saved, Calibration, "calibration")
 
 
 def own(page: str) -> str:
@@ -32,19 +37,16 @@ def own(page: str) -> str:
     return page.replace(get_plotlyjs(), "")
 
 
-def page_of(measured: dict[str, Any] | None) -> str:
-    return own(run_page({**sample_summary(), "calibration": measured}, sample_history([-1.0])))
+def page_of(measured: Calibration | None) -> str:
+    return own(run_page(replace(sample_summary(), calibration=measured), sample_history([-1.0])))
 
 
-def sample_run(task: str, model: str, objective: str, measured: dict[str, Any] | None) -> dict[str, Any]:
-    summary = {**sample_summary(), "calibration": measured}
-    named = {"task": task, "model": model, "objective": objective, "learned": False}
-    return {**named, "summary": summary, "history": sample_history([-1.0])}
+def sample_run(task: str, model: str, objective: str, measured: Calibration | None) -> Run:
+    return Run(task, model, objective, False, replace(sample_summary(), calibration=measured), sample_history([-1.0]))
 
 
-def compared(*runs: dict[str, Any]) -> str:
-    table = {"columns": ["CONV"], "rows": [], "legend": "", "note": ""}
-    return own(comparison_page("Digits", "Two models.", table, list(runs)))
+def compared(*runs: Run) -> str:
+    return own(comparison_page("Digits", "Two models.", FigureTable(("CONV",)), list(runs)))
 
 
 def test_dots_are_where_confidence_and_accuracy_are_and_as_large_as_there_are_many():
@@ -89,13 +91,13 @@ def test_the_page_of_a_run_of_values_is_about_intervals():
     assert "Confidence is" not in page
 
 
-@pytest.mark.parametrize("summary", [sample_summary(), {**sample_summary(), "calibration": None}])
-def test_runs_without_calibration_are_shown_without(summary):
+def test_runs_without_calibration_are_shown_without():
+    summary = sample_summary()
     assert run_calibration(summary) is None
     page = own(run_page(summary, sample_history([-1.0])))
     assert "can be trusted" not in page
     assert 'id="reliability' not in page
-    run = {**sample_run("digit", "CONV", "MAP", None), "summary": summary}
+    run = replace(sample_run("digit", "CONV", "MAP", None), summary=summary)
     assert task_calibration([run], curves([run]), "reliability0") is None
     assert "can be trusted" not in compared(run)
 
@@ -105,10 +107,10 @@ def test_a_comparison_has_a_line_for_every_run_that_was_measured():
     runs = [sample_run("digit", *run) for run in measured]
     found = task_calibration(runs, curves(runs), "reliability0")
     assert found is not None
-    assert [(row["name"], row["cells"][0]) for row in found["rows"]] == [("CONV, MAP", "50.0 %"), ("CONV, evidence", "60.0 %")]
+    assert [(row.name, row.cells[0]) for row in found.rows] == [("CONV, MAP", "50.0 %"), ("CONV, evidence", "60.0 %")]
     page = compared(*runs, sample_run("curve", "MLP", "evidence", values()))
     assert page.count('<div id="reliability0_0"') == page.count('<div id="reliability1_0"') == 1
-    drawn = reliability([(curve, run["summary"]["calibration"]) for curve, run in zip(curves(runs)[:2], runs, strict=False)])
+    drawn = reliability([(curve, run.summary.calibration) for curve, run in zip(curves(runs)[:2], runs, strict=False)])
     assert [trace.name for trace in drawn.data[1:]] == ["CONV, MAP", "CONV, evidence"]
     assert len({(trace.line.color, trace.line.dash) for trace in drawn.data[1:]}) == 2
     assert drawn.layout.showlegend
@@ -120,15 +122,15 @@ def test_classes_and_values_of_one_task_have_plots_of_their_own():
     runs = [sample_run("digit", "CONV", "MAP", classes()), sample_run("digit", "CONV", "evidence", values())]
     found = task_calibration(runs, curves(runs), "reliability0")
     assert found is not None
-    assert len(found["plots"]) == 2
-    assert found["columns"] == [
+    assert len(found.plots) == 2
+    assert found.columns == [
         "accuracy",
         "calibration error",
         "Brier score",
         "root mean squared error",
         "negative log-likelihood",
     ]
-    assert [row["cells"][3] for row in found["rows"]] == ["", "0.0123"]
+    assert [row.cells[3] for row in found.rows] == ["", "0.0123"]
 
 
 def test_names_are_escaped_and_nothing_is_loaded():

@@ -1,36 +1,28 @@
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from plotly.offline import get_plotlyjs
 
-from symbayes.report.comparison import comparison_page
+from symbayes.report.page import FigureTable, TableCell, TableRow
+from symbayes.report.plots import Run
+from symbayes.report.runs import comparison_page
 from tests.report.samples import sample_history, sample_summary
 
 NOTE = "Curvature by KFAC & one seed."
 
 
-def sample_run(task: str, model: str, objective: str, layer: str = "block1") -> dict[str, Any]:
+def sample_run(task: str, model: str, objective: str, layer: str = "block1") -> Run:
     totals = [None, None, -1234.5] if objective == "MAP" else [-1500.0, -1234.5, -1234.5]
-    return {
-        "task": task,
-        "model": model,
-        "objective": objective,
-        "learned": model == "learned",
-        "summary": sample_summary(layer),
-        "history": sample_history(totals, layer),
-    }
+    return Run(task, model, objective, model == "learned", sample_summary(layer), sample_history(totals, layer))
 
 
-def sample_table(*tasks: str) -> dict[str, Any]:
-    cells = [
-        {"value": "91.2 %", "beneath": "-1.500", "best": False},
-        {"value": "97.3 %", "beneath": "-0.412", "best": True},
-    ]
-    rows = [{"task": task, "cells": cells} for task in tasks]
-    return {"columns": ["CONV", "learned"], "rows": rows, "legend": "Accuracy & evidence.", "note": NOTE}
+def sample_table(*tasks: str) -> FigureTable:
+    cells = (TableCell("91.2 %", "-1.500"), TableCell("97.3 %", "-0.412", best=True))
+    rows = tuple(TableRow(task, cells) for task in tasks)
+    return FigureTable(("CONV", "learned"), rows, legend="Accuracy & evidence.", note=NOTE)
 
 
-def own(table: dict[str, Any], runs: list[dict[str, Any]], title: str = "Digits") -> str:
+def own(table: FigureTable, runs: list[Run], title: str = "Digits") -> str:
     """The page without the source of plotly.js."""
     page = comparison_page(title, "Two models & digits.", table, runs)
     assert page.count(get_plotlyjs()) == 1
@@ -91,9 +83,8 @@ def test_names_are_escaped():
 
 def test_runs_without_a_choice_or_a_curve_of_the_evidence_are_shown():
     run = sample_run("digit", "learned", "evidence")
-    run["history"] = sample_history([None, -1234.5])
-    run["summary"]["symmetries"] = run["summary"]["symmetries"][-1:]
-    page = own(sample_table("digit"), [run])
+    summary = replace(run.summary, symmetries=run.summary.symmetries[-1:])
+    page = own(sample_table("digit"), [replace(run, history=sample_history([None, -1234.5]), summary=summary)])
     assert "No layer had a choice" in page
     assert '<div id="shares' not in page
 

@@ -1,16 +1,17 @@
 """The page of what is conserved: what it says, what it draws, and that it works where little is known."""
 
+from dataclasses import replace
 from math import inf, log10, nan
 
 import pytest
 from plotly.offline import get_plotlyjs
 
+from symbayes.data.storage import from_json
+from symbayes.dynamics.summary import DiscoveryRecord, DiscoverySummary, Portrait
+from symbayes.report import discovery as report
 from symbayes.report.discovery import (
-    discovery_page,
-    discovery_table,
     error_line,
     generator_cards,
-    headline,
     level_lines,
     measured,
     percent,
@@ -24,9 +25,22 @@ from tests.report.discovery_sample import BODIES, bodies, oscillators, quantity
 NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 
 
+def read(found) -> DiscoverySummary:
+    """What was saved."""
+    return from_json(found, DiscoverySummary, "discovery")
+
+
+def headline(found) -> str:
+    return read(found).headline()
+
+
+def discovery_table(found):
+    return report.discovery_table(read(found))
+
+
 def own(found) -> str:
     """The page without the source of plotly.js."""
-    page = discovery_page(found)
+    page = report.discovery_page(read(found))
     assert page.count(get_plotlyjs()) == 1
     return page.replace(get_plotlyjs(), "")
 
@@ -158,7 +172,7 @@ def test_quantities_without_strength_or_truth_are_shown():
     found = nothing("neural", quantities=[one], times=[0.0, 0.2], errors={"held out": {"sampled": 1e-4, "plug-in": 2e-3}})
     page = own(found)
     assert headline(found) == "1 conserved quantity in 2-oscillators, on 8 held-out trajectories of 8 time units"
-    assert discovery_table(found)["columns"] == ["variation, held out", "drift"]
+    assert discovery_table(found).columns == ("variation, held out", "drift")
     for absent in ("strength", "bracket", "Rate:", "<details>", "known to be there"):
         assert absent not in page
     assert '<div id="series_0"' in page
@@ -181,20 +195,20 @@ def test_a_false_count_is_said():
 
 def test_the_table_has_a_row_for_every_quantity():
     table = discovery_table(oscillators())
-    assert table["columns"] == ["strength", "variation, held out", "drift", "bracket, true energy"]
-    assert [row["task"] for row in table["rows"]] == ["q1² + 0.99 p1²", "q2² + 1.01 p2²", "q1 p2 − q2 p1", "q1 q2 + p1 p2"]
-    assert [cell["value"] for cell in table["rows"][0]["cells"]][1:] == ["0.4 % ± 0.1", "0.5 %", "0.003"]
-    assert all(cell.keys() == {"value", "beneath", "best"} for row in table["rows"] for cell in row["cells"])
-    assert "on 8 trajectories" in table["legend"]
+    assert table.columns == ("strength", "variation, held out", "drift", "bracket, true energy")
+    assert [row.task for row in table.rows] == ["q1² + 0.99 p1²", "q2² + 1.01 p2²", "q1 p2 − q2 p1", "q1 q2 + p1 p2"]
+    assert [cell.value for cell in table.rows[0].cells][1:] == ["0.4 % ± 0.1", "0.5 %", "0.003"]
+    assert not any(cell.beneath or cell.best for row in table.rows for cell in row.cells)
+    assert "on 8 trajectories" in table.legend
     on = "on 8 held-out trajectories of 8 time units"
-    assert f"Drift: how far it moves {on}, relative to what a quadratic of random coefficients does" in table["legend"]
-    assert table["note"] == f"4 conserved quantities in 2-oscillators, {on}. 4 conserved quadratics are known to be there."
+    assert f"Drift: how far it moves {on}, relative to what a quadratic of random coefficients does" in table.legend
+    assert table.note == f"4 conserved quantities in 2-oscillators, {on}. 4 conserved quadratics are known to be there."
 
 
 def test_the_table_of_nothing_says_so():
     table = discovery_table(nothing())
-    assert (table["columns"], table["rows"]) == ([], [])
-    assert table["note"] == "No conserved quantity found in 2-oscillators."
+    assert (table.columns, table.rows) == ((), ())
+    assert table.note == "No conserved quantity found in 2-oscillators."
 
 
 @pytest.mark.parametrize(
@@ -244,12 +258,12 @@ def test_numbers_of_many_bars_are_turned_and_of_very_many_left_out():
 
 
 def test_training_is_drawn_with_what_records_hold():
-    history = oscillators()["history"]
+    history = read(oscillators()).history
     assert len(training_lines(history, 0.05, 4).data) == 9
-    bounds = [{**record, "singular_values": []} for record in history]
-    assert [trace.y[-1] for trace in training_lines(bounds, 0.05, 0).data] == [history[-1]["negative_elbo"]]
+    bounds = [replace(record, singular_values=()) for record in history]
+    assert [trace.y[-1] for trace in training_lines(bounds, 0.05, 0).data] == [history[-1].negative_elbo]
     assert training_lines(history[:1], 0.05, 4) is None
-    assert training_lines([{"epoch": 1}, {"epoch": 2}], 0.05, 4) is None
+    assert training_lines([DiscoveryRecord(1), DiscoveryRecord(2)], 0.05, 4) is None
 
 
 def test_noise_of_one_trajectory_looks_as_small_as_it_is():
@@ -268,7 +282,7 @@ def test_errors_are_on_a_log_axis_without_zeros():
 
 
 def test_trajectories_of_a_portrait_are_not_joined():
-    figure = portrait({"names": ["q", "p"], "data": [[[0, 1]], [[1, 0]]], "model": []})
+    figure = portrait(Portrait(("q", "p"), (((0.0, 1.0),), ((1.0, 0.0),)), ()))
     dots = figure.data[1]
     assert list(dots.x) == [0, None, 1, None]
     assert figure.layout.xaxis.title.text == "q"
@@ -310,7 +324,7 @@ def test_what_held_out_trajectories_do_not_confirm_is_said_and_not_counted(found
     assert f"<h1>{title}</h1>" in page
     assert verdict in page
     doubt = "too short to tell" if found["quantities"][0]["too_short"] else "not confirmed"
-    assert discovery_table(found)["rows"][0]["task"].endswith(f"({doubt})")
+    assert discovery_table(found).rows[0].task.endswith(f"({doubt})")
     assert page.count(f"<figcaption>1: q1² + 0.99 p1² ({doubt})</figcaption>") == 1
 
 
@@ -337,5 +351,5 @@ def test_discoveries_that_were_saved_before_the_time_was_kept_are_shown():
     for one in found["quantities"]:
         del one["drift"], one["reference"], one["too_short"]
     assert headline(found) == "4 conserved quantities in 2-oscillators, on 8 held-out trajectories"
-    assert discovery_table(found)["columns"] == ["strength", "variation, held out", "bracket, true energy"]
+    assert discovery_table(found).columns == ("strength", "variation, held out", "bracket, true energy")
     assert "Drift" not in own(found)

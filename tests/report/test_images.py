@@ -3,9 +3,11 @@
 import struct
 import zlib
 from base64 import b64decode, b64encode
+from dataclasses import replace
 
 import pytest
 
+from symbayes.invariance.orbit_average import Image
 from symbayes.report.images import data_uri, png
 from tests.report.samples import sample_image
 
@@ -35,7 +37,7 @@ def decoded(file: bytes) -> tuple[int, int, int, bytes]:
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (5, 3), (28, 28)])
 def test_pixels_are_read_back(width, height, channels):
     pixels = bytes((7 * index) % 256 for index in range(width * height * channels))
-    image = {"width": width, "height": height, "channels": channels, "pixels": b64encode(pixels).decode()}
+    image = Image(width, height, channels, b64encode(pixels).decode())
     assert decoded(png(image)) == (width, height, channels, pixels)
 
 
@@ -52,4 +54,4 @@ def test_an_image_in_a_page_is_the_file_itself():
 )
 def test_images_that_are_not_what_they_say_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        png({**sample_image(0), **change})
+        png(replace(sample_image(0), **change))

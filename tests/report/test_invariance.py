@@ -1,19 +1,21 @@
 """Extents on pages: in words, over epochs, beside the truth, and as images."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from plotly.offline import get_plotlyjs
 
-from symbayes.report.comparison import comparison_page
 from symbayes.report.images import data_uri
 from symbayes.report.invariance import amount, extent_name, extent_panel, extent_words, kept_extents
-from symbayes.report.plots import Curve
-from symbayes.report.run import run_page
+from symbayes.report.page import FigureTable
+from symbayes.report.plots import Curve, Run
+from symbayes.report.runs import comparison_page, run_page
+from symbayes.training.record import Record, Summary
 from tests.report.samples import invariant_history, invariant_summary, sample_extent, sample_history, sample_summary
 
-TABLE: dict[str, Any] = {"columns": [], "rows": [], "legend": "", "note": ""}
+TABLE = FigureTable()
 ROTATION = {"rotation": [6.0, 20.0, 44.0]}
 BOTH = {"rotation": [6.0, 20.0, 44.0], "translation_x": [1.0, 0.4, 0.02]}
 EXTENTS = [sample_extent("rotation", 44.0, "°", 180.0), sample_extent("translation_x", 0.02, "px", 10.0)]
@@ -24,19 +26,19 @@ def panel(values: list[float], unit: str = "°", truth: float | None = None) -> 
     return extent_panel([curve], sample_extent("rotation", values[-1], unit), truth)
 
 
-def invariant_run(task: str, objective: str, values: dict[str, list[float]], **more: Any) -> dict[str, Any]:
+def invariant_run(task: str, objective: str, values: dict[str, list[float]], **more: Any) -> Run:
     units = {"rotation": "°", "translation_x": "px"}
     extents = [sample_extent(name, found[-1], units.get(name, "")) for name, found in values.items()]
-    run = {"task": task, "model": "average", "objective": objective, "learned": False, "history": invariant_history(values)}
-    return {**run, "summary": {**invariant_summary(*extents), "words": []}, **more}
+    summary = replace(invariant_summary(*extents), words=())
+    return Run(task, "average", objective, False, summary, invariant_history(values), **more)
 
 
-def compared(*runs: dict[str, Any]) -> str:
+def compared(*runs: Run) -> str:
     page = comparison_page("Digits", "How far?", TABLE, runs)
     return page[page.index("<body>") :]
 
 
-def body(summary: dict[str, Any], history: list[dict[str, Any]], **more: Any) -> str:
+def body(summary: Summary, history: list[Record], **more: Any) -> str:
     page = run_page(summary, history, **more)
     return page[page.index("<body>") :]
 
@@ -76,7 +78,7 @@ def test_only_the_own_name_of_an_extent_is_rewritten():
 
 def test_a_restored_state_is_marked_where_it_was_first_reached():
     records, kept = kept_extents(invariant_history({"rotation": [6.0, 30.0, 40.0, 30.0]}))
-    assert [record["epoch"] for record in records] == [1, 2, 3]
+    assert [record.epoch for record in records] == [1, 2, 3]
     assert kept == 1
 
 
@@ -122,8 +124,8 @@ def test_run_page_has_sentences_panels_and_images_above_what_was_learned():
     assert "<li>rotation: up to 44.0° to either side (truth: 45°)</li>" in page
     assert "<figcaption>translation x (px)</figcaption>" in page
     assert page.count('<div id="extents_') == 2
-    assert sources(page) == [data_uri(image) for row in summary["orbits"] for image in row]
-    assert page.count('<img class="datum"') == len(summary["orbits"])
+    assert sources(page) == [data_uri(image) for row in summary.orbits for image in row]
+    assert page.count('<img class="datum"') == len(summary.orbits)
 
 
 def test_images_are_drawn_with_sharp_pixels():
@@ -134,8 +136,8 @@ def test_images_are_drawn_with_sharp_pixels():
 
 def test_a_run_without_extents_has_the_page_it_had():
     old = sample_history([None, -1500.0, -1234.5])
-    new = [{**record, "extents": {}} for record in old]
-    page = run_page({**sample_summary(), "extents": [], "orbits": []}, new)
+    new = [replace(record, extents={}) for record in old]
+    page = run_page(replace(sample_summary(), extents=(), orbits=()), new)
     assert page == run_page(sample_summary(), old)
     assert "invariant" not in page[page.index("<body>") :]
     assert "image-rendering: pixelated" not in page
@@ -184,8 +186,8 @@ def test_a_task_has_a_panel_for_each_extent_with_all_its_runs():
 
 
 def test_tasks_and_runs_without_extents_are_left_out():
-    plain = {**invariant_run("turned", "none", ROTATION), "summary": sample_summary(), "history": sample_history([-2.0, -1.0])}
-    page = compared(plain, invariant_run("turned", "evidence", ROTATION), {**plain, "task": "plain"})
+    plain = Run("turned", "average", "none", False, sample_summary(), sample_history([-2.0, -1.0]))
+    page = compared(plain, invariant_run("turned", "evidence", ROTATION), replace(plain, task="plain"))
     section = page[page.index("How far the models are invariant") : page.index("<h2>Training</h2>")]
     assert "average, none" not in section
     assert "<h3>plain</h3>" not in section
@@ -197,10 +199,10 @@ def test_images_are_those_of_runs_that_learned_by_evidence():
     runs = [
         invariant_run("turned", "evidence", ROTATION),
         invariant_run("turned", "training loss", {"rotation": [6.0, 1.0, 0.0]}),
-        {**invariant_run("turned", "evidence", fixed), "model": "a fixed guess"},
+        replace(invariant_run("turned", "evidence", fixed), model="a fixed guess"),
     ]
     page = compared(*runs)
-    assert sources(page) == [data_uri(image) for row in runs[0]["summary"]["orbits"] for image in row]
+    assert sources(page) == [data_uri(image) for row in runs[0].summary.orbits for image in row]
 
 
 def test_runs_may_have_different_extents():

@@ -1,11 +1,13 @@
 """Words about symmetries from rows as they are saved, now and by earlier versions."""
 
-from symbayes.training.verdicts import symmetry_words
+from dataclasses import replace
+
+from symbayes.training.symmetries import TensorRow, symmetry_words
 from tests.report.samples import path_row
 
 ROWS = [
-    {**path_row("block1", "factored", 0.0), "effective": 60.3, "relaxes": True},
-    {**path_row("block1", "conv", 1.0, "translation"), "effective": 15.2, "relaxes": False},
+    path_row("block1", "factored", 0.0, effective=60.3, relaxes=True),
+    path_row("block1", "conv", 1.0, "translation", effective=15.2, relaxes=False),
 ]
 KEPT = "block1 keeps part of translation (conv 100 % of γ per weight, γ 15.2; factored 0 %, γ 60.3): "
 
@@ -25,14 +27,14 @@ def test_rows_without_tensors_are_completed_by_the_evidence_beside_them():
 
 
 def test_rows_of_their_own_tensors_need_no_more():
-    tensor = {"name": "factored.scatter.bias", "effective": 60.1, "breaks": ["translation"]}
-    rows = [{**ROWS[0], "tensors": [tensor]}, ROWS[1]]
+    tensor = TensorRow("factored.scatter.bias", 60.1, ("translation",))
+    rows = [replace(ROWS[0], tensors=(tensor,)), ROWS[1]]
     assert symmetry_words(rows) == [f"{KEPT}factored.scatter.bias (γ 60.1) breaks it"]
 
 
 def test_many_tensors_are_counted():
-    tensors = [{"name": f"orbit.parts.{k}.weight", "effective": 1.0 + k, "breaks": ["translation"]} for k in range(5)]
-    (words,) = symmetry_words([{**ROWS[0], "tensors": tensors}, ROWS[1]])
+    tensors = tuple(TensorRow(f"orbit.parts.{k}.weight", 1.0 + k, ("translation",)) for k in range(5))
+    (words,) = symmetry_words([replace(ROWS[0], tensors=tensors), ROWS[1]])
     assert words.endswith(
         "orbit.parts.4.weight (γ 5.0), orbit.parts.3.weight (γ 4.0), orbit.parts.2.weight (γ 3.0) and 2 more break it"
     )
@@ -40,9 +42,9 @@ def test_many_tensors_are_counted():
 
 def test_earlier_rows_of_three_paths_know_which_symmetry_holds_the_other():
     rows = [
-        {**path_row("b", "factored", 0.01), "effective": 170.0, "relaxes": True},
-        {**path_row("b", "conv", 0.0, "translation"), "effective": 0.3, "relaxes": True},
-        {**path_row("b", "gconv", 0.99, "p4"), "effective": 15.0, "relaxes": False},
+        path_row("b", "factored", 0.01, effective=170.0, relaxes=True),
+        path_row("b", "conv", 0.0, "translation", effective=0.3, relaxes=True),
+        path_row("b", "gconv", 0.99, "p4", effective=15.0, relaxes=False),
     ]
     (words,) = symmetry_words(rows)
     assert words.startswith(

@@ -175,7 +175,7 @@ def test_a_result_survives_saving(tmp_path):
     assert again.evaluate(part) == result.evaluate(part)
     assert_close(again.predict(part[0]).mean, result.predict(part[0]).mean)
     assert {file.name for file in (tmp_path / "run").iterdir()} == {
-        "weights.safetensors", "posterior.safetensors", "result.json", "history.jsonl", "report.html",
+        "weights.safetensors", "posterior.safetensors", "result.json", "history.jsonl",
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from symbayes.errors import NotFiniteError
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import Augmentation, OrbitAverage
+from symbayes.report.runs import make_page
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.fit import fit
 from symbayes.training.hyper import HyperAdam
@@ -123,20 +124,20 @@ def test_results_with_extents_are_saved_and_read_again(result, tmp_path):
     assert loaded.model.extents == result.model.extents
     assert loaded.history == result.history
     assert loaded.summary() == result.summary()
-    page = (tmp_path / "report.html").read_text()
+    page = make_page(tmp_path)
     assert "How far it is invariant" in page
     assert page.count('alt="transformed"') == 4 * 8
 
 
 def test_a_summary_shows_examples_under_what_was_learned(result):
     summary = result.summary()
-    assert [extent["name"] for extent in summary["extents"]] == ["translation_x", "translation_y", "rotation"]
-    assert summary["extents"][2]["unit"] == "°"
-    assert summary["extents"][0]["one_sided"]
-    assert [len(row) for row in summary["orbits"]] == [9] * 4
-    image = summary["orbits"][0][0]
-    assert (image["width"], image["height"], image["channels"]) == (8, 8, 1)
-    levels = torch.tensor(list(b64decode(image["pixels"])), dtype=torch.float32)
+    assert [extent.name for extent in summary.extents] == ["translation_x", "translation_y", "rotation"]
+    assert summary.extents[2].unit == "°"
+    assert summary.extents[0].one_sided
+    assert [len(row) for row in summary.orbits] == [9] * 4
+    image = summary.orbits[0][0]
+    assert (image.width, image.height, image.channels) == (8, 8, 1)
+    levels = torch.tensor(list(b64decode(image.pixels)), dtype=torch.float32)
     examples = result.examples
     wanted = 255 * (examples[0].flatten() - examples.min()) / (examples.max() - examples.min())
     assert_close(levels, wanted.round(), rtol=0, atol=1)
@@ -176,7 +177,7 @@ def test_an_augmentation_draws_up_to_the_extents_and_to_the_sides_it_should():
 def test_a_model_without_extents_has_no_augmentation(generator):
     net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
     plain = fit(net, points("circle", generator), epochs=1, progress=False)
-    assert plain.summary()["extents"] == [] == plain.summary()["orbits"]
+    assert plain.summary().extents == () == plain.summary().orbits
     assert plain.history[0].extents == {}
     with pytest.raises(ValueError, match=r"has extents once, .*; this one has them 0 times"):
         plain.augmentation()

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 import symbayes as sb
 from symbayes.cli.app import app
 from symbayes.data import storage as whole
-from symbayes.training.loading import read_records
+from symbayes.report.runs import write_page
+from symbayes.training.record import read_records
 from tests.damage import damaged
 
 
@@ -21,6 +22,7 @@ def files(tmp_path_factory):
     part = (task.train[0][:30], task.train[1][:30])
     result = sb.fit(sb.allconv(task, ("conv", "factored"), 1), part, objective=sb.Map(), epochs=1, progress=False)
     result.save(folder, result.calibration((task.test[0][:20], task.test[1][:20])))
+    write_page(folder)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -61,7 +63,7 @@ SHOWN = [
     (["words"], "none", r"words must be a list, got text"),
     (["model"], "allconv", r"model must be a dictionary, got text"),
     (["likelihood", "kind"], ["Categorical"], r"likelihood.kind must be text, got a list"),
-    (["calibration", "of"], "colours", r"KeyError: 'colours'"),
+    (["calibration", "of"], "colours", r"calibration.of must be 'classes' or 'values', got text"),
     (["calibration", "rows", 0, "count"], "some", r"calibration.rows\[0\].count must be a whole number, got text"),
     (["extents"], [{"name": "rotation"}], r"extents\[0\] must have bound"),
     (["orbits"], [[{"width": 10**9, "height": 1, "channels": 1, "pixels": ""}]], "An image of 1000000000 × 1 × 1 must have"),
@@ -123,7 +125,11 @@ BUILT = [
     (["model", "recipe", "paths"], "conv", r"is damaged"),
     (["model", "recipe", "paths"], ["deep"], r"is damaged \(paths must name some of"),
     (["model", "recipe", "colour"], "red", r"is damaged \(TypeError"),
-    (["likelihood", "kind"], "Poisson", r"is damaged \(KeyError: 'Poisson'"),
+    (
+        ["likelihood", "kind"],
+        "Poisson",
+        r"must be among Categorical.*; got Poisson. Import the module that defines it",
+    ),
     (["likelihood"], {"kind": "Gaussian", "settings": {"outputs": 10**12}}, "the likelihood in result.json is not that in"),
     (["likelihood", "settings"], {"outputs": 3}, r"is damaged \(TypeError"),
     (["prior"], "FlatPrior", r"is damaged \(KeyError: 'FlatPrior'"),

@@ -134,7 +134,7 @@ def test_the_posterior_and_the_calibration_are_saved(result, tmp_path):
     assert (found.nll, found.ece, found.brier) == pytest.approx((measured.nll, measured.ece, measured.brier), rel=1e-5)
     summary = json.loads((tmp_path / "result.json").read_text())
     assert summary["calibration"] == json.loads(json.dumps(asdict(measured)))
-    assert result.summary()["calibration"] is None
+    assert result.summary().calibration is None
 
 
 def test_a_result_without_posterior_is_saved_without_and_says_so(result, bare, tmp_path):

@@ -1,0 +1,110 @@
+"""Pages of training runs: of one, and of several side by side."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from symbayes.data.storage import write_whole
+from symbayes.dynamics.summary import DISCOVERY, read_discovery
+from symbayes.report.calibration import run_calibration, task_calibration
+from symbayes.report.discovery import discovery_page
+from symbayes.report.invariance import run_invariance, task_invariance
+from symbayes.report.page import FigureTable, embed, render
+from symbayes.report.plots import (
+    Curve,
+    Run,
+    curves,
+    estimates,
+    layers,
+    path_colours,
+    precision_curves,
+    share_bars,
+    training_curves,
+)
+from symbayes.report.svg import Number
+from symbayes.training.record import Record, Summary, read_records
+from symbayes.training.symmetries import symmetry_words
+
+#: The page of a folder.
+PAGE = "report.html"
+
+
+def make_page(folder: Path) -> str:
+    """Make the page of a result or a discovery from what was saved in a folder.
+
+    Raises:
+        FileNotFoundError: If the folder holds neither.
+        ValueError: If what it holds is damaged.
+    """
+    if (folder / DISCOVERY).is_file():
+        return discovery_page(read_discovery(folder))
+    return run_page(*read_records(folder))
+
+
+def write_page(folder: Path) -> None:
+    """Leave the page that `make_page` makes in the folder itself."""
+    write_whole(folder / PAGE, make_page(folder))
+
+
+def run_page(summary: Summary, history: Sequence[Record], *, truth: Mapping[str, Number] | None = None) -> str:
+    """The page of one training run, which opens offline: its evidence, what was learned, and how it got there.
+
+    Args:
+        summary: What was found; words are made anew from its figures, since earlier ones claimed too much.
+        history: The records of training, one for each epoch.
+        truth: How far data were in fact transformed, by the names of extents, where it is known.
+    """
+    rows = summary.symmetries
+    curve = Curve("run", history, summary.num_data)
+    return render(
+        "run.html",
+        summary=summary,
+        layers=layers(rows),
+        words=symmetry_words(rows, summary.evidence.effective),
+        history=history,
+        estimates=len(estimates(history)[0]),
+        shares=embed(share_bars(rows, path_colours((row.layer, row.path) for row in rows)), "shares"),
+        curves=embed(training_curves([curve]), "curves"),
+        invariance=run_invariance(summary, history, truth),
+        calibration=run_calibration(summary),
+        precisions=embed(precision_curves(history, rows), "precisions"),
+    )
+
+
+def comparison_page(title: str, about: str, table: FigureTable, runs: Sequence[Run]) -> str:
+    """The page of a comparison, which opens offline: a table, what the learned models chose, and how all of them trained.
+
+    Args:
+        title: Of the page.
+        about: What is compared, in a few sentences.
+        table: Tasks by models.
+        runs: What the table was made of.
+    """
+    chosen = [run for run in runs if run.learned and run.objective == "evidence"]
+    colours = path_colours((row.layer, row.path) for run in chosen for row in run.summary.symmetries)
+    learned = []
+    for index, run in enumerate(chosen):
+        rows, effective = run.summary.symmetries, run.summary.evidence.effective
+        learned.append((run, symmetry_words(rows, effective), embed(share_bars(rows, colours), f"shares{index}")))
+    by_task: dict[str, list[tuple[Run, Curve]]] = {}
+    for run, curve in zip(runs, curves(runs), strict=True):
+        by_task.setdefault(run.task, []).append((run, curve))
+    drawn = {task: [curve for _, curve in found] for task, found in by_task.items()}
+    invariances = {
+        task: task_invariance([run for run, _ in found], drawn[task], f"extents{index}")
+        for index, (task, found) in enumerate(by_task.items())
+    }
+    calibrations = {
+        task: task_calibration([run for run, _ in found], drawn[task], f"reliability{index}")
+        for index, (task, found) in enumerate(by_task.items())
+    }
+    return render(
+        "comparison.html",
+        title=title,
+        about=about,
+        table=table,
+        learned=learned,
+        plots={task: embed(training_curves(found), f"curves{index}") for index, (task, found) in enumerate(drawn.items())},
+        invariances={task: found for task, found in invariances.items() if found},
+        calibrations={task: found for task, found in calibrations.items() if found},
+        estimators=list(dict.fromkeys(run.summary.evidence.estimator for run in runs)),
+    )
