@@ -3,6 +3,7 @@
 import math
 from copy import deepcopy
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
@@ -13,12 +14,14 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.curvature.evaluate import evaluating
 from symbayes.data.source import TensorSource
-from symbayes.posterior import predict as predictive
 from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.laplace import laplace_posterior
 from symbayes.posterior.posterior import Members, Posterior
 from symbayes.posterior.predict import predict
 from symbayes.posterior.spread import DiagonalSpread, FullSpread
+
+#: The module, whose name is that of its function, too.
+predictive = import_module("symbayes.posterior.predict")
 
 CPU = torch.device("cpu")
 EXACT = {"rtol": 0, "atol": 1e-8}
