@@ -10,15 +10,16 @@ which its noise is learned, and the name under which results are saved (`registe
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import log, pi
 from statistics import NormalDist
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 from torch.nn import functional
+
+from symbayes.scores import CalibrationScores, score_confidences, score_intervals
 
 Outputs = Float[Tensor, "n c"]
 #: For several draws of the weights, or the like.
@@ -27,60 +28,8 @@ Columns = Float[Tensor, "k v n c"]
 #: What a constructor is given, as JSON has it.
 Setting = bool | int | float | str | None
 
-#: Nominal levels of intervals.
-LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 #: How far probabilities may exceed 1.
 _ROUNDING = 1e-3
-
-
-@dataclass(frozen=True)
-class ConfidenceRow:
-    """Predictions whose confidence, the probability of what they say, lies between two bounds."""
-
-    low: float
-    high: float
-    count: int
-    #: Their mean confidence, and how many are right: the same if it is calibrated.
-    confidence: float
-    accuracy: float
-
-    def cells(self) -> tuple[str, ...]:
-        """As a row of a table, in percent."""
-        bounds = f"{100 * self.low:.0f}–{100 * self.high:.0f} %"
-        return bounds, f"{self.count:,}", f"{100 * self.confidence:.1f} %", f"{100 * self.accuracy:.1f} %"
-
-
-@dataclass(frozen=True)
-class CoverageRow:
-    """Intervals of one level, and the share of targets that lie in them: the same if it is calibrated."""
-
-    level: float
-    coverage: float
-
-    def cells(self) -> tuple[str, ...]:
-        """As a row of a table, in percent."""
-        return f"{100 * self.level:.0f} %", f"{100 * self.coverage:.1f} %"
-
-
-@dataclass(frozen=True)
-class CalibrationScores:
-    """How sure predictions are, against how often they hold.
-
-    Args:
-        of: "classes", also for labels, or "values".
-        rows: Bins of confidence that are not empty, or levels of intervals.
-        accuracy: Share of classes or labels that are right; None for values.
-        ece: Expected calibration error, the mean distance of confidence and accuracy over bins; None for values.
-        brier: Mean over data of Σ (p − y)² over classes; over labels, of (p − y)². None for values.
-        rmse: Root mean squared error over data and outputs; None for classes.
-    """
-
-    of: Literal["classes", "values"]
-    rows: tuple[ConfidenceRow, ...] | tuple[CoverageRow, ...]
-    accuracy: float | None = None
-    ece: float | None = None
-    brier: float | None = None
-    rmse: float | None = None
 
 
 class Likelihood(nn.Module, ABC):
@@ -353,7 +302,7 @@ class Categorical(Likelihood):
         confidence, chosen = mean.max(1)
         targets = targets.argmax(1) if targets.is_floating_point() else targets
         brier = float((mean - functional.one_hot(targets.long(), mean.shape[1])).square().sum(1).mean())
-        return _confidences(confidence, chosen == targets, bins, brier)
+        return score_confidences(confidence, chosen == targets, bins, brier)
 
 
 @register
@@ -402,7 +351,7 @@ class Bernoulli(Likelihood):
         mean = self._check_probabilities(mean, targets)
         confidence = torch.maximum(mean, 1 - mean).flatten()
         right = ((mean > 0.5) == (targets > 0.5)).flatten()
-        return _confidences(confidence, right, bins, float((mean - targets.to(mean)).square().mean()))
+        return score_confidences(confidence, right, bins, float((mean - targets.to(mean)).square().mean()))
 
 
 @register
@@ -505,25 +454,7 @@ class Gaussian(Likelihood):
         return mean - reach, mean + reach
 
     def calibrate(self, mean: Outputs, std: Outputs, targets: Tensor, bins: int) -> CalibrationScores:
-        inside = [(low <= targets) & (targets <= high) for low, high in (self.interval(mean, std, level) for level in LEVELS)]
-        rows = tuple(CoverageRow(level, float(held.double().mean())) for level, held in zip(LEVELS, inside, strict=True))
-        return CalibrationScores("values", rows, rmse=float((mean.double() - targets).square().mean().sqrt()))
-
-
-def _confidences(confidence: Float[Tensor, " m"], right: Tensor, bins: int, brier: float) -> CalibrationScores:
-    """Scores of predictions that are right or wrong, each with its confidence.
-
-    Bins that are empty are left out; each holds its upper bound, except that the last holds what rounding lets exceed 1.
-    """
-    index, right = ((confidence * bins).ceil().long() - 1).clamp(0, bins - 1), right.double()
-    rows = []
-    for number in range(bins):
-        inside = index == number
-        if count := int(inside.sum()):
-            low, high = number / bins, (number + 1) / bins
-            rows.append(ConfidenceRow(low, high, count, float(confidence[inside].mean()), float(right[inside].mean())))
-    ece = sum(row.count * abs(row.confidence - row.accuracy) for row in rows) / len(confidence)
-    return CalibrationScores("classes", tuple(rows), float(right.mean()), ece, brier)
+        return score_intervals(lambda level: self.interval(mean, std, level), mean, targets)
 
 
 def _bernoulli_root(outputs: Outputs) -> Outputs:

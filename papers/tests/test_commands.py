@@ -1,5 +1,6 @@
 """The commands of the papers, as a person would use them, on runs made short."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ from typer.testing import CliRunner
 
 from papers import reproduce
 from papers.__main__ import app
+from papers.data import load
 from papers.demos import groups, sequences
 from papers.demos.command import DEMOS
 from papers.figures import commands as pictures
@@ -15,7 +17,6 @@ from symbayes.cli import demo
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.errors import NotFiniteError
-from tests.small import load_few
 
 INVARIANCE = ("invariance", "--data", "nowhere", "--out", "rows", "--task")
 FULL = OSError(28, "No space left on device")
@@ -25,6 +26,12 @@ FOLDERS = {
     "illustrate": ("illustrate",),
     "filters": ("filters", "--sizes", "30", "--methods", "likelihood", "--starts", "small"),
 }
+
+
+def load_few(name):
+    task = load(name)
+    few = [(inputs[:100], targets[:100]) for inputs, targets in (task.train, task.test)]
+    return replace(task, train=few[0], test=few[1])
 
 
 def invoke(*words):

@@ -8,6 +8,7 @@ from symbayes.cli.study import Cell, Outcome, page_runs
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layout import hyperparameters
 from symbayes.training.by_curvature import Augerino, Laplace, Map
+from tests.report.samples import invariant_summary, sample_extent
 
 TINY = invariance.Settings(epochs=2, width=2, data=60, samples=3)
 
@@ -35,8 +36,8 @@ def test_every_column_is_trained_as_it_says():
 
 def test_the_outcome_counts_what_came_near_the_truth():
     def one(task, objective, **extents):
-        found = [{"name": name, "value": value} for name, value in extents.items()]
-        return Outcome(Cell(task, "learned", objective), {}, {"extents": found}, [])
+        found = invariant_summary(*(sample_extent(name, value) for name, value in extents.items()))
+        return Outcome(Cell(task, "learned", objective), {}, found)
 
     outcomes = [
         one("turned by up to 90°", "evidence", rotation=88.0, shear=3.0),

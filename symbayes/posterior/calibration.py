@@ -6,11 +6,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from symbayes.likelihoods import LEVELS, ConfidenceRow, CoverageRow
 from symbayes.posterior.predict import Prediction
+from symbayes.scores import ConfidenceRow, CoverageRow
 from symbayes.text import text_table
-
-__all__ = ["LEVELS", "Calibration", "ConfidenceRow", "CoverageRow", "calibration"]
 
 #: Letters in a line of words.
 _WIDTH = 110

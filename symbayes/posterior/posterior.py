@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from math import log, pi, prod
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Generator, Tensor
 
-from symbayes.data.storage import DAMAGE, check_form, error_words, write_whole
+from symbayes.data.storage import DAMAGE, error_words, from_json, to_json, write_whole
 from symbayes.posterior.spread import DiagonalSpread, EigenSpread, FullSpread, MatrixSpread, Spread
 
 #: Weight tensors by name; several of each have further axes in front.
@@ -209,17 +209,23 @@ _FORMAT = 1
 _SPREADS: dict[str, type[Spread]] = {kind.__name__: kind for kind in (DiagonalSpread, FullSpread, MatrixSpread, EigenSpread)}
 
 
-class _Part(TypedDict):
-    shapes: dict[str, list[int]]
-    column: list[int] | None
+@dataclass(frozen=True)
+class _Part:
+    """A part of what is saved: the shapes of its tensors, how they lie in it, and the kind of its spread."""
+
+    shapes: dict[str, tuple[int, ...]]
+    column: tuple[int, ...] | None
     spread: str
 
 
-class _About(TypedDict):
+@dataclass(frozen=True)
+class _About:
+    """What is saved of a posterior beside its tensors."""
+
     format: int
     kind: str
     predicts: Literal["sampled", "linearised"]
-    parts: list[_Part]
+    parts: tuple[_Part, ...]
 
 
 def save_posterior(posterior: Posterior, path: str | Path) -> None:
@@ -234,7 +240,7 @@ def saved_posterior(posterior: Posterior) -> bytes:
         ValueError: If a spread is of a kind that could not be built again.
     """
     tensors: dict[str, Tensor] = {f"mean:{name}": value for name, value in posterior.mean.items()}
-    parts: list[dict[str, Any]] = []
+    parts: list[_Part] = []
     for index, (members, spread) in enumerate(posterior.parts):
         if type(spread).__name__ not in _SPREADS:
             raise ValueError(
@@ -242,10 +248,10 @@ def saved_posterior(posterior: Posterior) -> bytes:
                 "its tensors yourself."
             )
         tensors |= {f"{index}:{name}": value for name, value in vars(spread).items()}
-        parts.append({"shapes": dict(members.shapes), "column": members.column, "spread": type(spread).__name__})
-    about = {"format": _FORMAT, "kind": posterior.kind, "predicts": posterior.predicts, "parts": parts}
+        parts.append(_Part(dict(members.shapes), members.column, type(spread).__name__))
+    about = _About(_FORMAT, posterior.kind, cast(Literal["sampled", "linearised"], posterior.predicts), tuple(parts))
     contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
-    return save(contiguous, {"posterior": json.dumps(about)})
+    return save(contiguous, {"posterior": json.dumps(to_json(about))})
 
 
 def load_posterior(path: str | Path, device: torch.device | None = None) -> Posterior:
@@ -263,11 +269,11 @@ def load_posterior(path: str | Path, device: torch.device | None = None) -> Post
             about = json.loads(file.metadata()["posterior"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
         if isinstance(about, dict) and about.get("format") == _FORMAT:
-            check_form(about, _About, "posterior")
+            saved: _About = from_json(about, _About, "posterior")
             mean = {name.removeprefix("mean:"): value for name, value in tensors.items() if name.startswith("mean:")}
-            parts = tuple(_part(saved, index, tensors) for index, saved in enumerate(about["parts"]))
+            parts = tuple(_part(part, index, tensors) for index, part in enumerate(saved.parts))
             _check(mean, parts)
-            return Posterior(mean, parts, about["kind"], about["predicts"])
+            return Posterior(mean, parts, saved.kind, saved.predicts)
     except (SafetensorError, RuntimeError, *DAMAGE) as error:
         raise ValueError(
             f"The posterior in {path} is damaged ({error_words(error)}). Copy it again; or remove the file, and do without a "
@@ -277,12 +283,11 @@ def load_posterior(path: str | Path, device: torch.device | None = None) -> Post
     raise ValueError(f"The posterior in {path} has format {found}; this version reads format {_FORMAT}.")
 
 
-def _part(saved: dict[str, Any], index: int, tensors: dict[str, Tensor]) -> tuple[Members, Spread]:
-    shapes = {name: tuple(shape) for name, shape in saved["shapes"].items()}
-    column = (saved["column"][0], saved["column"][1]) if saved["column"] is not None else None
+def _part(saved: _Part, index: int, tensors: dict[str, Tensor]) -> tuple[Members, Spread]:
+    column = (saved.column[0], saved.column[1]) if saved.column is not None else None
     prefix = f"{index}:"
     fields = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    return Members(shapes, column), _SPREADS[saved["spread"]](**fields)
+    return Members(saved.shapes, column), _SPREADS[saved.spread](**fields)
 
 
 def _check(mean: Mapping[str, Tensor], parts: Sequence[tuple[Members, Spread]]) -> None:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from plotly.graph_objects import Figure, Scatter
 
-from symbayes.posterior.calibration import Calibration, CoverageRow
+from symbayes.posterior.calibration import Calibration
 from symbayes.report.page import embed
 from symbayes.report.plots import PATTERNS, Curve, CurveRow, Run, label, style
+from symbayes.scores import CoverageRow
 from symbayes.text import number, significant
 from symbayes.training.record import Summary
 

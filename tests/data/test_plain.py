@@ -1,11 +1,12 @@
 """Values out of JSON are checked against types, and what is wrong is named."""
 
+import json
 from dataclasses import dataclass, field
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, ClassVar, Literal, NotRequired, TypedDict
 
 import pytest
 
-from symbayes.data.storage import check_form, read_json
+from symbayes.data.storage import check_form, from_json, read_json, to_json
 
 
 @dataclass
@@ -62,3 +63,35 @@ def test_what_is_no_json_is_refused(content, tmp_path):
         if content or not lines:
             with pytest.raises(ValueError, match=r"file.json must be JSON: "):
                 read_json(tmp_path / "file.json", lines)
+
+
+@dataclass(frozen=True)
+class Whole:
+    kind: ClassVar[str] = "not saved"
+    inner: Inner | None
+    rows: tuple[Inner, ...] | tuple[float, ...]
+    by_name: dict[str, tuple[tuple[float, ...], ...]]
+    late: float | None = None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Whole(None, (), {}),
+        Whole(Inner(1, ["x"]), (Inner(2),), {"a": ((1.0, 2.5), ())}, 0.1),
+        Whole(Inner(1), (1.5, float("inf")), {}),
+    ],
+)
+def test_what_is_written_is_read_as_it_was(value):
+    plain = json.loads(json.dumps(to_json({"it": [value]})))
+    assert from_json(plain["it"][0], Whole, "it") == value
+    assert from_json(plain, dict[str, list[Whole]], "it") == {"it": [value]}
+    assert "kind" not in plain["it"][0]
+
+
+def test_earlier_files_lack_what_has_a_default_and_later_ones_have_more():
+    found = from_json({"inner": None, "rows": [1, 2], "by_name": {}, "new": "?"}, Whole, "it")
+    assert found == Whole(None, (1.0, 2.0), {})
+    assert [type(row) for row in found.rows] == [float, float]
+    with pytest.raises(ValueError, match=r"it.by_name.a\[1\] must be a list, got a number"):
+        from_json({"inner": None, "rows": [], "by_name": {"a": [[], 0.5]}}, Whole, "it")

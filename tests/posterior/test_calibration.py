@@ -7,8 +7,9 @@ import torch
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.posterior.calibration import LEVELS, Calibration, calibration
+from symbayes.posterior.calibration import Calibration, calibration
 from symbayes.posterior.predict import NormalOutputs, of_draws, of_normal
+from symbayes.scores import LEVELS
 from tests.small import Poisson
 
 P = torch.tensor([[0.9, 0.1], [0.65, 0.35], [0.2, 0.8], [0.05, 0.95]], dtype=torch.float64)
