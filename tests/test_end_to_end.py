@@ -6,6 +6,10 @@ from torch import nn
 
 import symbayes as sb
 from symbayes.layers import ConvPath, DensePath
+from symbayes.training.optimiser import PLAIN
+
+#: Steps by Adam itself, and curvature by passes over all data.
+SLOW = {"optimiser": PLAIN, "schedule": sb.Schedule(60, 50, 0.01, warm_up=0.0), "progress": False}
 
 
 def bars(seed):
@@ -27,8 +31,8 @@ def share_of_dense(targets_at):
         paths = {"conv": ConvPath(1, 4), "dense": DensePath((1, 8, 8), (4, 8, 8), scale=0.1)}
         model = nn.Sequential(sb.RelaxedLayer(paths), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 2))
     data, test = bars(0), bars(1)
-    objective = sb.Laplace(sb.Kfac(), burn_in=0.3, cool_down=0.2, frequency=1)
-    result = sb.fit(model, (data[0], data[targets_at]), objective=objective, schedule=sb.Schedule(60, 50, 0.01), progress=False)
+    objective = sb.Laplace(sb.Kfac(), burn_in=0.3, cool_down=0.2, damping=0.3)
+    result = sb.fit(model, (data[0], data[targets_at]), objective=objective, **SLOW)
     rows = {row.path: row for row in result.symmetries.rows if row.layer == "0"}
     return rows["dense"], result.evaluate((test[0], test[targets_at]))["accuracy"]
 
@@ -66,7 +70,7 @@ def dense_path_in_3d(targets_at):
         model = nn.Sequential(sb.RelaxedLayer(paths), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 2))
     data, test = rods(0), rods(1)
     objective = sb.Laplace(sb.Kfac(), cool_down=0.2, frequency=1, damping=0.5)
-    result = sb.fit(model, (data[0], data[targets_at]), objective=objective, schedule=sb.Schedule(60, 50, 0.01), progress=False)
+    result = sb.fit(model, (data[0], data[targets_at]), objective=objective, **SLOW)
     rows = {row.path: row for row in result.symmetries.rows if row.layer == "0"}
     return rows["dense"], result.evaluate((test[0], test[targets_at]))["accuracy"], result.symmetries.words()
 

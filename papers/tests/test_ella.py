@@ -1,11 +1,13 @@
 """ELLA's tables: networks of the paper's sizes, rows that run on small digits, and tables with the paper beside ours."""
 
 import json
+from dataclasses import replace
 from itertools import product
 from xml.etree import ElementTree
 
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
 import symbayes as sb
@@ -18,7 +20,9 @@ from papers.ella.table import PAPERS
 from papers.rows import Options
 from symbayes.data import files as checksums
 from symbayes.data.augment import FlipCrop
+from symbayes.data.source import as_source
 from symbayes.data.task import Task
+from symbayes.training.problem import Problem
 from tests.data.fakes import write_mnist
 
 
@@ -227,3 +231,14 @@ def test_the_picture_shows_every_network_that_had_a_choice_and_stays_inside():
     for box in card.iter("{http://www.w3.org/2000/svg}rect"):
         assert float(box.get("x")) + float(box.get("width")) <= float(card.get("width"))
         assert float(box.get("y")) + float(box.get("height")) <= float(card.get("height"))
+
+
+def test_a_fit_without_settings_is_trained_as_the_tables_are():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 10))
+    data = torch.zeros(60_000, 1, 2, 2), torch.zeros(60_000, dtype=torch.long)
+    problem = Problem(model, as_source(data, torch.device("cpu")), sb.Categorical(), sb.TensorwisePrior(model))
+    usual, table = sb.preset(problem), recipe("table1", "digit-mnist", "conv", "evidence")
+    assert (usual.objective, usual.optimiser) == (table.objective, table.optimiser)
+    assert replace(usual.schedule, epochs=30) == table.schedule
+    by_map = recipe("table1", "digit-mnist", "conv", "map")
+    assert sb.preset(problem, by_map.objective).optimiser == by_map.optimiser

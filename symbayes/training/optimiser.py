@@ -217,12 +217,12 @@ class ProximalAdam(Descent):
         self._pulls = [torch.zeros_like(p) for p in self.parameters]
         #: The parameters in these coordinates: themselves where there are none.
         self._places = list(self.parameters)
-        #: Steps from the host, which replayed ones are not.
-        self._from_host = 0
+        #: Steps launched from the CPU, which replayed ones are not.
+        self._launched = 0
 
     @property
     def settled(self) -> bool:
-        return self._from_host >= PATIENCE
+        return self._launched >= PATIENCE
 
     def set(self, learning_rate: float, penalties: Sequence[float] | Tensor) -> None:
         """As `Descent` says; nothing waits for a GPU."""
@@ -261,7 +261,7 @@ class ProximalAdam(Descent):
             torch._foreach_copy_([self.parameters[i] for i, _ in rotated], back)
 
     def _step(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:
-        self._from_host += 1
+        self._launched += 1
         self._numbers[0] += 1
         first, second = self.betas
         torch._foreach_lerp_(self.means, gradients, 1 - first)
@@ -269,7 +269,7 @@ class ProximalAdam(Descent):
         torch._foreach_addcmul_(self.squares, gradients, gradients, 1 - second)
         metric = list(torch._foreach_div(self.squares, self._number(1 - second**self.steps)))
         torch._foreach_sqrt_(metric)
-        if self._from_host <= PATIENCE:
+        if self._launched <= PATIENCE:
             # Behind weights that begin at zero, whole tensors have no gradient and no metric yet: shrunk gently, not away.
             for root in metric:
                 root.add_((root.amax() == 0).to(root.dtype))
@@ -285,7 +285,7 @@ class ProximalAdam(Descent):
         return value.to(self._type)
 
     def state_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"numbers": self._numbers, "from_host": self._from_host}
+        found: dict[str, Any] = {"numbers": self._numbers, "launched": self._launched}
         for index, rotation in enumerate(self.rotations):
             found |= {f"mean.{index}": self.means[index], f"square.{index}": self.squares[index]}
             if rotation is not None:
@@ -298,7 +298,7 @@ class ProximalAdam(Descent):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Become what `state_dict` gave. Rotations lie in other memory then: steps must be captured again."""
         self._numbers.copy_(state["numbers"])
-        self._from_host = int(state["from_host"])
+        self._launched = int(state["launched"])
         for index, parameter in enumerate(self.parameters):
             self.means[index].copy_(state[f"mean.{index}"])
             self.squares[index].copy_(state[f"square.{index}"])

@@ -201,7 +201,7 @@ def test_what_was_captured_of_steps_is_forgotten_with_a_state():
     state.steps.forget = lambda: forgotten.append(True)
     state.load_state_dict(state.state_dict())
     assert forgotten == [True]
-    assert state.descent._from_host == state.descent.steps == 8  # steps from the CPU count on, so that capture may begin
+    assert state.descent._launched == state.descent.steps == 8  # steps from the CPU count on, so that capture may begin
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -258,7 +258,7 @@ REFUSED = [
 @pytest.mark.parametrize(("data", "likelihood", "kind", "message"), REFUSED, ids=[case[3] for case in REFUSED])
 def test_data_that_cannot_be_learned_from_are_refused_before_training(data, likelihood, kind, message):
     with pytest.raises(kind, match=message):
-        sb.fit(network(), data, likelihood=likelihood, **QUICK)
+        sb.fit(network(), data, likelihood=likelihood, schedule=sb.Schedule(12, 128), progress=False)
 
 
 def test_models_that_cannot_be_trained_are_refused_before_training():

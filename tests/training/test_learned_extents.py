@@ -102,7 +102,7 @@ def test_a_gradient_that_is_no_number_is_refused():
 def test_rates_and_shares_that_make_no_sense_are_refused(settings):
     with pytest.raises(ValueError, match="extent_rate must be positive, and extent_share above 0 and at most 1; got"):
         Laplace(**settings)
-    with pytest.raises(ValueError, match="must be at least 1; got 2, 1 and 0"):
+    with pytest.raises(ValueError, match="must be at least 1; got 1, 1 and 0"):
         Laplace(extent_steps=0)
     with pytest.raises(ValueError, match="strength must not be negative and extent_rate be positive; got -1"):
         Augerino(strength=-1.0)

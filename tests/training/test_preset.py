@@ -1,0 +1,54 @@
+"""What `fit` does where nothing is asked for: the settings of the tables, as far as a model and its data allow."""
+
+import pytest
+import torch
+from torch import nn
+
+import symbayes as sb
+from symbayes.data.source import as_source
+from symbayes.training.optimiser import PLAIN
+from symbayes.training.problem import Problem
+
+
+def network() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.random.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def data(size: int = 400) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(size, 1, 2, 2, generator=torch.Generator().manual_seed(0)), torch.arange(size) % 3
+
+
+def problem(model: nn.Module, size: int = 400) -> Problem:
+    return Problem(model, as_source(data(size), torch.device("cpu")), sb.Categorical(), sb.TensorwisePrior(model))
+
+
+def test_a_fit_without_settings_is_one_with_those_of_the_preset():
+    model = network()
+    usual = sb.preset(problem(model))
+    quick = sb.Schedule(3, usual.schedule.batch_size, usual.schedule.learning_rate, usual.schedule.warm_up)
+    explicit = sb.fit(model, data(), objective=usual.objective, optimiser=usual.optimiser, schedule=quick, progress=False)
+    default = sb.fit(network(), data(), epochs=3, progress=False)
+    assert default.evidence == explicit.evidence
+    assert "running mean" in default.history[1].evidence.estimator
+    assert default.evidence.estimator == "KFAC (expand, exact Fisher)"
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(60, 16), (1400, 87), (4000, 250), (60_000, 250)])
+def test_few_data_have_small_batches(size, batch_size):
+    assert sb.preset(problem(network(), size)).schedule.batch_size == batch_size
+
+
+def test_models_with_extents_have_no_running_factors():
+    model = sb.OrbitAverage(network(), sb.affine2d("rotation"), samples=2)
+    assert sb.preset(problem(model)).optimiser == PLAIN
+    assert sb.preset(problem(network())).optimiser == sb.Optimiser()
+    assert sb.preset(problem(network()), sb.Elbo()).optimiser == PLAIN
+
+
+def test_matrices_too_wide_for_an_eigenbasis_learn_slowly():
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(4, 2001), nn.Linear(2001, 2001), nn.Linear(2001, 3))
+    narrow = nn.Sequential(nn.Flatten(), nn.Linear(4, 2001), nn.Linear(2001, 3))
+    rates = [sb.preset(problem(model)).schedule.learning_rate for model in (wide, narrow)]
+    assert rates == [2e-3, 6e-3]
