@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 from torch.testing import assert_close
 
-from papers.data import _SPREADS, in_quadrants, load, moved
+from papers.data import _SPREADS, in_quadrants, load, motifs, moved
 from symbayes.data.transform import Spread
 from tests.data.fakes import write_mnist
 
@@ -90,3 +91,24 @@ def test_mnist_is_read_at_32_by_32_between_pixels(tmp_path):
         assert float(large[3, 0, y, x]) == pytest.approx(
             at(small[3, 0], (y + 0.5) * 0.875 - 0.5, (x + 0.5) * 0.875 - 0.5), abs=1e-5
         )
+
+
+def test_embedded_sequences_hold_a_motif_within_a_quarter():
+    task = load("placed-motifs")
+    inputs, targets = task.train
+    assert (inputs.shape, len(task.test[0]), task.classes) == ((600, 1, 64), 1000, 16)
+    shapes = torch.tensor(motifs(), dtype=torch.float32)
+    assert_close(shapes.square().mean(1), torch.ones(4))
+    # The motif that correlates best, wherever it does within a quarter, is nearly always the one that was put there.
+    found = functional.conv1d(inputs, shapes[:, None]).unfold(2, 9, 16).amax(3)  # [n, motif, quarter]
+    best = found.flatten(1).argmax(1)
+    assert (best // 4 + 4 * (best % 4) == targets).float().mean() > 0.98
+    assert targets.bincount().min() > 20
+
+
+def test_sequences_ask_two_questions_about_the_same_inputs():
+    task, placed = load("motifs"), load("placed-motifs")
+    for (inputs, targets), (same, with_quarter) in ((task.train, placed.train), (task.test, placed.test)):
+        assert_close(inputs, same)
+        assert_close(targets, with_quarter % 4)
+    assert task.classes == 4

@@ -34,7 +34,7 @@ RULES = {
     "ggn by tensor": lambda size: Ggn(joint=False, batch_size=size),
     "kernel": lambda size: Kernel(subset=12, batch_size=size),
     "subsets": lambda size: Subsets(Kfac(batch_size=size), size=12),
-    "lanczos": lambda size: Lanczos(probes=2, steps=30, batch_size=size),
+    "lanczos": lambda size: Lanczos(probes=2, steps=12, batch_size=size),
     "preconditioned": lambda size: Preconditioned(Kfac(batch_size=size), steps=8, batch_size=size),
 }
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ CPU = torch.device("cpu")
 
 #: Of one layer: weights as they are, or smooth, with their shape fixed or learned.
 PATHS = {
-    "dense": lambda: {"conv": ConvPath(2, 3, (3, 3), stride=2), "factored": FactoredPath((2, 4, 4), (3, 2, 2))},
+    "dense": lambda: {"conv": ConvPath(1, 2, (3, 3), stride=2), "factored": FactoredPath((1, 4, 4), (2, 2, 2))},
     "sparse": lambda: sparse(),
     "sparse, lengthscale": lambda: sparse(learn_lengthscale=True),
     "sparse, lengthscale and locations": lambda: sparse(learn_lengthscale=True, learn_locations=True),
@@ -51,8 +51,8 @@ PATHS = {
 
 def sparse(**learned):
     return {
-        "conv": SparseConvPath(2, 3, (3, 3), stride=2, **learned),
-        "factored": SparseFactoredPath((2, 4, 4), (3, 2, 2), anchors=0.25, **learned),
+        "conv": SparseConvPath(1, 2, (3, 3), stride=2, **learned),
+        "factored": SparseFactoredPath((1, 4, 4), (2, 2, 2), anchors=0.25, **learned),
     }
 
 
@@ -63,8 +63,8 @@ def problem(request, generator):
 
 def problem_of(paths, generator):
     paths = PATHS[paths]()
-    model = nn.Sequential(RelaxedLayer(paths, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3)).double()
-    inputs = torch.randn(12, 2, 4, 4, generator=generator, dtype=torch.float64)
+    model = nn.Sequential(RelaxedLayer(paths, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3)).double()
+    inputs = torch.randn(12, 1, 4, 4, generator=generator, dtype=torch.float64)
     return model, inputs
 
 
@@ -126,7 +126,7 @@ def test_the_log_determinant_is_differentiable_in_the_noise(name, outputs, probl
         assert_close(found[index], wanted, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("rule", [Lanczos(4, 200), Preconditioned(Kfac(), 8)], ids=["lanczos", "preconditioned"])
+@pytest.mark.parametrize("rule", [Lanczos(2, 100), Preconditioned(Kfac(), 8)], ids=["lanczos", "preconditioned"])
 def test_by_products_it_is_differentiable_in_a_shared_noise_and_says_so_of_others(rule, problem, generator):
     model, inputs = problem
     targets = torch.randn(12, 3, generator=generator, dtype=torch.float64)

@@ -205,7 +205,10 @@ def test_the_full_ggn_by_lanczos_gives_its_gradient_on_average(generator):
     with torch.no_grad():
         (found,) = evidence_gradient(model, data, Categorical(), prior, rule=rule, generator=torch.Generator().manual_seed(3))
     assert (found - exact).norm() < 0.15 * exact.norm()
-    total = laplace_evidence(model, data, Categorical(), prior, rule=rule, generator=torch.Generator().manual_seed(3)).total
+    few = Lanczos(probes=3, steps=21)
+    with torch.no_grad():
+        (found,) = evidence_gradient(model, data, Categorical(), prior, rule=few, generator=torch.Generator().manual_seed(3))
+    total = laplace_evidence(model, data, Categorical(), prior, rule=few, generator=torch.Generator().manual_seed(3)).total
     assert_close(torch.autograd.grad(total, model.orbit.value)[0], found, rtol=1e-6, atol=1e-8)
 
 

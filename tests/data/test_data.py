@@ -7,11 +7,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from papers.data import motifs
 from symbayes.data.load import load
 from symbayes.data.source import as_source, check_finite
 from symbayes.errors import NotFiniteError
@@ -127,27 +125,6 @@ def test_every_test_digit_stands_in_all_quadrants():
         moved = inputs[:397].roll(shift, 3)
         assert_close(moved, inputs[397 * quadrant : 397 * (quadrant + 1)])
         assert_close(targets[:397] + 10 * quadrant, targets[397 * quadrant : 397 * (quadrant + 1)])
-
-
-def test_embedded_sequences_hold_a_motif_within_a_quarter():
-    task = load("placed-motifs")
-    inputs, targets = task.train
-    assert (inputs.shape, len(task.test[0]), task.classes) == ((600, 1, 64), 1000, 16)
-    shapes = torch.tensor(motifs(), dtype=torch.float32)
-    assert_close(shapes.square().mean(1), torch.ones(4))
-    # The motif that correlates best, wherever it does within a quarter, is nearly always the one that was put there.
-    found = functional.conv1d(inputs, shapes[:, None]).unfold(2, 9, 16).amax(3)  # [n, motif, quarter]
-    best = found.flatten(1).argmax(1)
-    assert (best // 4 + 4 * (best % 4) == targets).float().mean() > 0.98
-    assert targets.bincount().min() > 20
-
-
-def test_sequences_ask_two_questions_about_the_same_inputs():
-    task, placed = load("motifs"), load("placed-motifs")
-    for (inputs, targets), (same, with_quarter) in ((task.train, placed.train), (task.test, placed.test)):
-        assert_close(inputs, same)
-        assert_close(targets, with_quarter % 4)
-    assert task.classes == 4
 
 
 def write_idx(folder, part, count, truncated=False):

@@ -160,9 +160,9 @@ def test_bounds_that_are_none_are_refused(bounds, message):
 
 def test_only_images_are_transformed():
     with pytest.raises(
-        ValueError, match=r"Only images \[n, c, h, w\] can be transformed; an input of 'motifs' has shape \(1, 64"
+        ValueError, match=r"Only images \[n, c, h, w\] can be transformed; an input of 'images' has shape \(1, 64"
     ):
-        load("motifs").transformed(rotation=90)
+        task_of(torch.zeros(2, 1, 64)).transformed(rotation=90)
 
 
 def test_a_background_of_other_channels_is_refused():

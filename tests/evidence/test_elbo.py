@@ -4,12 +4,12 @@ from math import log, pi
 
 import pytest
 import torch
-from oracles import finite_difference
 from torch import nn
 
 import symbayes as sb
 from symbayes.evidence.elbo import expected_log_prior, log_precisions, second_moments
 from symbayes.posterior.functional import sampled_outputs
+from tests.oracles import finite_difference
 
 FAMILIES = {
     "mean-field": sb.MeanField(),

@@ -157,7 +157,7 @@ def test_any_model_is_linearised_at_the_mean_in_evaluation_mode(name, generator,
     model.train()
     whole = predict(model, posterior, sb.Gaussian().double(), inputs, by="linearised")
     assert all(module.training for module in model.modules())
-    monkeypatch.setattr(predictive, "JACOBIAN_BUDGET", 2 * 3 * posterior.size)
+    monkeypatch.setattr(sys.modules[predict.__module__], "JACOBIAN_BUDGET", 2 * 3 * posterior.size)
     parts = predict(model, posterior, sb.Gaussian().double(), inputs, by="linearised")
     assert_close((parts.mean, parts.outputs.covariance), (whole.mean, whole.outputs.covariance))
     variances = torch.cat([spread.variances() for _, spread in posterior.parts])
