@@ -29,7 +29,7 @@ from symbayes.training.trainer import Schedule
 TRAINED = {"CONV": ("conv",), "F-FC+CONV": ("factored", "conv")}
 UNIT = "MAP"
 _ONE = Kfac(MonteCarloFisher())
-_EVIDENCE = Laplace(_ONE, cool_down=0.5, frequency=2, damping=0.3)
+_EVIDENCE = Laplace(_ONE, cool_down=0.5, hyper_every=2, damping=0.3)
 SCHEDULES: dict[str, tuple[ByCurvature, Optimiser]] = {
     UNIT: (Map(_ONE), PLAIN),
     "MAP, eigenbasis": (Map(_ONE), Optimiser(20, eigenbasis=1)),

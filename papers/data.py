@@ -19,7 +19,7 @@ from torch.nn import functional
 from symbayes.data.files import Images, cifar10_images, mnist_images, require
 from symbayes.data.load import DIGITS, FILES, folder_of
 from symbayes.data.task import Pair, Task
-from symbayes.data.transform import Spread, reading, resampled
+from symbayes.data.transform import Ranges, reading, resampled
 
 _SIDE = 32
 _TRAINING, _ORDER_SEED = 50_000, 711
@@ -30,21 +30,21 @@ _AT_ONCE = 5000
 
 #: How far images are moved, by kind. Shifts are published as 8/14 of the way from the centre of an image to the middle of its
 #: outermost pixels (MNIST), or to its edge (CIFAR-10).
-_SPREADS: Mapping[str, Mapping[str, Spread]] = {
+_SPREADS: Mapping[str, Mapping[str, Ranges]] = {
     "mnist": {
-        "rotated": Spread(180.0, 0.0, 1.0),
-        "translated": Spread(0.0, 8 / 14 * 27 / 2, 1.0),
-        "scaled": Spread(0.0, 0.0, 2.0),
+        "rotated": Ranges(180.0, 0.0, 1.0),
+        "translated": Ranges(0.0, 8 / 14 * 27 / 2, 1.0),
+        "scaled": Ranges(0.0, 0.0, 2.0),
     },
     "cifar10": {
-        "rotated": Spread(180.0, 0.0, 1.0),
-        "translated": Spread(0.0, 8 / 14 * 32 / 2, 1.0),
-        "scaled": Spread(0.0, 0.0, 2.0),
+        "rotated": Ranges(180.0, 0.0, 1.0),
+        "translated": Ranges(0.0, 8 / 14 * 32 / 2, 1.0),
+        "scaled": Ranges(0.0, 0.0, 2.0),
     },
 }
 
 
-def moved(images: UInt8[Tensor, "n c h w"], spread: Spread, seed: int) -> UInt8[Tensor, "n c h w"]:
+def moved(images: UInt8[Tensor, "n c h w"], spread: Ranges, seed: int) -> UInt8[Tensor, "n c h w"]:
     """Every image turned, shifted and scaled once; zero outside, cut down to whole numbers."""
     maps = reading(spread.draw(len(images), Generator().manual_seed(seed)))
     parts = zip(images.split(_AT_ONCE), maps.split(_AT_ONCE), strict=True)
@@ -98,7 +98,7 @@ def _placed(folder: Path, verify: bool, name: str, quadrants_matter: bool) -> Ta
     return replace(task, classes=40 if quadrants_matter else 10)
 
 
-def _transformed(folder: Path, verify: bool, name: str, read: Callable[[Path, bool], Images], spread: Spread) -> Task:
+def _transformed(folder: Path, verify: bool, name: str, read: Callable[[Path, bool], Images], spread: Ranges) -> Task:
     source = read(folder, verify)
     train = moved(source.train[0], spread, _TRAIN_SEED), source.train[1]
     test = moved(source.test[0], spread, _TEST_SEED), source.test[1]

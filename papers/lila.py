@@ -126,9 +126,9 @@ def objective(method: str) -> Objective:
     rule = Kfac(MonteCarloFisher())
     match method:
         case "learned":
-            return Laplace(rule, frequency=1, damping=0.5, cool_down=0.2, extent_rate=0.2, extent_share=0.25)
+            return Laplace(rule, hyper_every=1, damping=0.5, cool_down=0.2, extent_rate=0.2, extent_share=0.25)
         case "none_evidence":
-            return Laplace(rule, frequency=1, damping=0.5, cool_down=0.2)
+            return Laplace(rule, hyper_every=1, damping=0.5, cool_down=0.2)
         case "augerino":
             return Augerino(rule)
         case _:

@@ -16,11 +16,11 @@ from symbayes.dynamics.discover import discover
 from symbayes.dynamics.discovery import Discovery
 from symbayes.dynamics.observables import Quadratics, euclidean, unitary
 from symbayes.dynamics.phase import RungeKutta
+from symbayes.dynamics.scaling import Scaling
 from symbayes.dynamics.search import Search
 from symbayes.dynamics.systems import TESTS, Start
 from symbayes.dynamics.systems import system as by_name
 from symbayes.dynamics.trajectories import Trajectories, simulate
-from symbayes.dynamics.units import Units
 from symbayes.training.record import Record
 
 PLAIN, LEARNED, ORACLE = "plain", "learned", "oracle"
@@ -80,7 +80,7 @@ SETTINGS: Mapping[str, Setting] = {
             updates=9000,
             learning_rate=2e-3,
             rate=0.004,
-            warm_up=0.02,
+            annealing=0.02,
         ),
         scaled=False,
         first=4000,
@@ -134,7 +134,7 @@ def learn(
         train,
         noise=NOISE,
         held_out=test_sets(row.system, setting.step)["test"],
-        units=None if setting.scaled else Units.none(train),
+        units=None if setting.scaled else Scaling.none(train),
         system=system,
         device=device,
         seed=row.seed,
@@ -143,7 +143,7 @@ def learn(
     begin = None
     if setting.first:
         usual = Search()
-        plain = replace(search, updates=setting.first, learning_rate=usual.learning_rate, warm_up=usual.warm_up)
+        plain = replace(search, updates=setting.first, learning_rate=usual.learning_rate, annealing=usual.annealing)
         begin = from_data(symmetry="none", search=plain)
     return from_data(symmetry=symmetries[row.method], search=search, begin=begin, each_epoch=each_epoch)
 

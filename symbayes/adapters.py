@@ -43,7 +43,7 @@ _NORMS: dict[Callable[..., Any], tuple[str, ...]] = {
 class NormsByParts(TorchFunctionMode):
     """A context in which norms are computed from means and variances: torch differentiates the fused ones wrongly at times.
 
-    With torch.func, layer norms and instance norms hold mean and deviation when what it gave is differentiated again: Jacobians
+    With torch.func, layer norms and instance norms hold mean and std when what it gave is differentiated again: Jacobians
     and products are right, their own derivatives are not. In a batch of one datum, gradients through batch norms and instance
     norms are wrong where they come in another order of memory.
     """

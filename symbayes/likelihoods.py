@@ -126,7 +126,7 @@ class Likelihood(nn.Module, ABC):
         """
         raise ValueError(
             f"Intervals are of values, so of a Gaussian likelihood; this is {type(self).__name__}. Use `mean`, which for "
-            "classes and labels are probabilities and say it all, and `deviation`."
+            "classes and labels are probabilities and say it all, and `std`."
         )
 
     def classes(self, mean: Outputs) -> Int[Tensor, " n"]:

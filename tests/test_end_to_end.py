@@ -69,7 +69,7 @@ def dense_path_in_3d(targets_at):
         # Pooled over all places, so that place is to be seen through the dense path alone.
         model = nn.Sequential(sb.RelaxedLayer(paths), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 2))
     data, test = rods(0), rods(1)
-    objective = sb.Laplace(sb.Kfac(), cool_down=0.2, frequency=1, damping=0.5)
+    objective = sb.Laplace(sb.Kfac(), cool_down=0.2, hyper_every=1, damping=0.5)
     result = sb.fit(model, (data[0], data[targets_at]), objective=objective, **SLOW)
     rows = {row.path: row for row in result.symmetries.rows if row.layer == "0"}
     return rows["dense"], result.evaluate((test[0], test[targets_at]))["accuracy"], result.symmetries.words()

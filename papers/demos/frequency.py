@@ -122,7 +122,7 @@ def _objective(settings: Settings, by: str) -> Objective:
         FullCovariance(),
         samples=settings.samples,
         final_samples=512,
-        warm_up=0.1,
+        annealing=0.1,
         spread_rate=3.0,
         extent_rate=0.1,
         frequency=min(50, max(1, settings.epochs // 5)),

@@ -65,7 +65,7 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     by_evidence = cell.objective == "evidence"
     objective: Objective = Map(rule, final)
     if by_evidence:
-        objective = Laplace(rule, final, frequency=1, damping=0.5, cool_down=0.2)
+        objective = Laplace(rule, final, hyper_every=1, damping=0.5, cool_down=0.2)
     prior = TensorwisePrior(model, symmetric_start=by_evidence)
     problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), prior)
     schedule = Schedule(settings.epochs, batch_size=100, learning_rate=3e-3, warm_up=0.0)

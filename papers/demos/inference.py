@@ -56,7 +56,7 @@ class Settings:
 
 def _laplace(epochs: int) -> tuple[Objective, Schedule]:
     schedule = Schedule(max(1, epochs // 3), batch_size=100, learning_rate=3e-3, warm_up=0.0)
-    return Laplace(final_rule=Kfac(), cool_down=0.5, frequency=2, damping=0.3), schedule
+    return Laplace(final_rule=Kfac(), cool_down=0.5, hyper_every=2, damping=0.3), schedule
 
 
 def _elbo(epochs: int) -> tuple[Objective, Schedule]:

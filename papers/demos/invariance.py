@@ -124,7 +124,7 @@ def objective(name: str) -> Objective:
         case "evidence":
             # The fit comes first: extents that move before there is one grow without reason, and then it never comes.
             return Laplace(
-                rule, burn_in=0.15, cool_down=0.2, frequency=2, damping=0.5, extent_rate=0.3, extent_steps=2, extent_share=0.5
+                rule, burn_in=0.15, cool_down=0.2, hyper_every=2, damping=0.5, extent_rate=0.3, extent_steps=2, extent_share=0.5
             )
         case "training loss":
             return Augerino(rule, strength=0.0, extent_rate=0.02)

@@ -64,7 +64,7 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     model = allconv(task, MODELS[cell.model], settings.width, generator=generator)
     problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), TensorwisePrior(model))
     # After every epoch and nearly to the end: with fewer hyper-steps more blocks stay broken (docs/research/sequences.md).
-    objective = Laplace(Kfac(MonteCarloFisher()), Kfac(), frequency=1, damping=0.5, cool_down=0.2)
+    objective = Laplace(Kfac(MonteCarloFisher()), Kfac(), hyper_every=1, damping=0.5, cool_down=0.2)
     schedule = Schedule(settings.epochs, batch_size=100, learning_rate=3e-3, warm_up=0.0)
     outcome = run_problem(cell, objective.trainer(problem, schedule, PLAIN), task.test, generator, each_epoch)
     return replace(outcome, metrics={**outcome.metrics, "position effect": _position_effect(model, task.test[0])})

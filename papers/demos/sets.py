@@ -107,7 +107,7 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     model = set_network(MODELS[cell.model], settings.width, dense_scale=settings.dense_scale, generator=generator)
     problem = Problem(model, as_source(data, torch.device("cpu")), Gaussian(0.3), TensorwisePrior(model))
     schedule = Schedule(settings.epochs, batch_size=50, learning_rate=settings.learning_rate, warm_up=0.0)
-    objective = Laplace(Kfac(), cool_down=0.5, frequency=2, damping=0.3)
+    objective = Laplace(Kfac(), cool_down=0.5, hyper_every=2, damping=0.3)
     outcome = run_problem(cell, objective.trainer(problem, schedule, PLAIN), test, generator, each_epoch)
     error = outcome.metrics["squared error"] / float(test[1].var())
     effect = _order_effect(model, test[0], generator)

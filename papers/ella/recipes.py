@@ -52,15 +52,15 @@ def recipe(table: str, task: str, network: str, method: str) -> Recipe:
     photographs, large = is_photographs(task), network in LARGE
     symmetric_start = method == "evidence" and table in _SYMMETRIC
     epochs = 100 if photographs else 30
-    frequency, eigenbasis = 2 if table == "table2" else 1, 2
+    hyper_every, eigenbasis = 2 if table == "table2" else 1, 2
     if large or network in FACTORED:
-        frequency = eigenbasis = 4 if large or epochs >= 50 else 2
+        hyper_every = eigenbasis = 4 if large or epochs >= 50 else 2
     final = None if large else _EXACT
     schedule = Schedule(epochs)
     if large and (network == "fc" or not symmetric_start):
         schedule = Schedule(min(epochs, 50), learning_rate=2e-3)
     return Recipe(
-        Laplace(_RULE, final, frequency=frequency) if method == "evidence" else Map(_RULE, final),
+        Laplace(_RULE, final, hyper_every=hyper_every) if method == "evidence" else Map(_RULE, final),
         Optimiser(eigenbasis=eigenbasis),
         schedule,
         augment=photographs,

@@ -12,7 +12,7 @@ from papers.data import load
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.fisher import EmpiricalFisher, MonteCarloFisher
 from symbayes.curvature.ggn import FullCurvature, Ggn
-from symbayes.curvature.kernel import Kernel
+from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import BlockCurvature, Curvature, Rule
@@ -30,7 +30,7 @@ PRECISIONS = (1.0, 10.0, 100.0)
 RULES: tuple[Rule, ...] = (
     Ggn(),
     Lanczos(probes=4, steps=60),
-    Kernel(subset=100, subsets=2),
+    TangentKernel(subset=100, subsets=2),
     Ggn(joint=False),
     Ekfac(),
     Kfac(),

@@ -40,7 +40,7 @@ Progress = Callable[[float, str], None]
 
 #: Questions about digits that stand in one of four quadrants: their place does not matter, or it does.
 _PLACES = {"which digit?": "placed-digits", "which digit, in which quadrant?": "quadrant-digits"}
-_OBJECTIVE = Laplace(Kfac(MonteCarloFisher()), burn_in=0.1, cool_down=0.2, frequency=1, damping=0.5, hyper_steps=2)
+_OBJECTIVE = Laplace(Kfac(MonteCarloFisher()), burn_in=0.1, cool_down=0.2, hyper_every=1, damping=0.5, hyper_steps=2)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def permutation(settings: Settings) -> Numbers:
         generator = settings.generator()
         data, test = (sets.draw(question, size, generator) for size in (400, 2000))
         model = sets.set_network(("dense", "orbit"), 8, dense_scale=RELAXATION, generator=generator)
-        slow = Laplace(Kfac(), cool_down=0.5, frequency=2, damping=0.3)
+        slow = Laplace(Kfac(), cool_down=0.5, hyper_every=2, damping=0.3)
         result = _fit(model, data, 500, settings, 50, 1e-2, likelihood=Gaussian(0.3), objective=slow)
         tied, pooled = (spelled(layer, (8, 8)) for layer in list(model.children())[2:5:2])
         error = result.evaluate(test)["squared error"] / float(test[1].var())

@@ -145,7 +145,7 @@ def _model(settings: Settings, data: tuple[Tensor, Tensor], start: float) -> Orb
 def _objective(by: str) -> Objective:
     if by == "training loss":
         return Augerino(Ggn(), strength=0.0, extent_rate=0.02)
-    return Laplace(Ggn(), burn_in=0.25, cool_down=0.1, frequency=2, damping=0.5, extent_rate=0.05, extent_share=1.0)
+    return Laplace(Ggn(), burn_in=0.25, cool_down=0.1, hyper_every=2, damping=0.5, extent_rate=0.05, extent_share=1.0)
 
 
 @torch.no_grad()

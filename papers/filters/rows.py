@@ -145,7 +145,7 @@ def network(row: Row, task: Task, settings: Settings, generator: Generator) -> n
 def objective(method: str, settings: Settings) -> Objective:
     """What a method maximises."""
     if method == "elbo":
-        return Elbo(MeanField(), warm_up=settings.warm_up, spread_rate=settings.spread_rate, extent_rate=settings.extent_rate)
+        return Elbo(MeanField(), annealing=settings.warm_up, spread_rate=settings.spread_rate, extent_rate=settings.extent_rate)
     return Augerino(strength=0.0, extent_rate=_LIKELIHOOD_RATE)
 
 

@@ -8,7 +8,7 @@ import torch
 from papers.filters.pictures import picture
 from papers.filters.rows import LARGEST, LISTS, VERSIONS, group, key, rows, run, settings_of
 from papers.rows import Figures, Paper, TextTable, accuracy_words, spread
-from symbayes.data.transform import Spread
+from symbayes.data.transform import Ranges
 from symbayes.invariance.extents import Extents
 
 #: Versions of each filter that are drawn.
@@ -75,7 +75,7 @@ def _percent(runs: Sequence[Figures], what: str) -> str:
 def done(task: str, version: str) -> str:
     """What is done to the images of a version, in words."""
     bounds = {"rotation": 0.0, "translation": 0.0, "scale": 1.0, **VERSIONS[task][version]}
-    return " and ".join(Spread(**bounds).words) or "as they are"
+    return " and ".join(Ranges(**bounds).words) or "as they are"
 
 
 def drawn_rows(found: Sequence[Figures], task: str) -> list[Figures]:

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from papers.data import _SPREADS, in_quadrants, load, motifs, moved
-from symbayes.data.transform import Spread
+from symbayes.data.transform import Ranges
 from tests.data.fakes import write_mnist
 
 
@@ -23,7 +23,7 @@ def at(image, y, x):
     return total
 
 
-@pytest.mark.parametrize("spread", [Spread(180.0, 0.0, 1.0), Spread(0.0, 54 / 7, 1.0), Spread(0.0, 0.0, 2.0)])
+@pytest.mark.parametrize("spread", [Ranges(180.0, 0.0, 1.0), Ranges(0.0, 54 / 7, 1.0), Ranges(0.0, 0.0, 2.0)])
 def test_images_are_moved_as_a_loop_over_their_pixels_moves_them(spread, generator):
     images = torch.randint(0, 256, (3, 2, 9, 9), generator=generator, dtype=torch.uint8)
     found = moved(images, spread, seed=1)

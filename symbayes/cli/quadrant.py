@@ -62,7 +62,7 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     rule, final = Kfac(MonteCarloFisher()), Kfac()
     objective: Objective = Map(rule, final)
     if cell.objective == "evidence":
-        objective = Laplace(rule, final, cool_down=0.5, frequency=2, damping=0.3)
+        objective = Laplace(rule, final, cool_down=0.5, hyper_every=2, damping=0.3)
     schedule = Schedule(settings.epochs, batch_size=100, learning_rate=3e-3, warm_up=0.0)
     return run_problem(cell, objective.trainer(problem, schedule, PLAIN), task.test, generator, each_epoch)
 

@@ -3,7 +3,7 @@
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.fisher import EmpiricalFisher, ExactFisher, Fisher, MonteCarloFisher
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kernel import Kernel, Subsets
+from symbayes.curvature.kernel import Subsets, TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos, Preconditioned
 from symbayes.curvature.rule import Curvature, Rule
@@ -16,11 +16,11 @@ __all__ = [
     "ExactFisher",
     "Fisher",
     "Ggn",
-    "Kernel",
     "Kfac",
     "Lanczos",
     "MonteCarloFisher",
     "Preconditioned",
     "Rule",
     "Subsets",
+    "TangentKernel",
 ]

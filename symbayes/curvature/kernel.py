@@ -6,7 +6,7 @@ M × M determinant.
 
 With the data divided into subsets m, log|I + Σ_m H_m Δ⁻¹| ≤ Σ_m log|I + H_m Δ⁻¹|, because the log-determinant is concave. One
 subset of M of N data, drawn at random and multiplied by N/M, gives that sum on average (Immer et al. 2023): no pass over all
-the data is needed, neither for the evidence nor for its gradient. `Kernel` is the same in function space.
+the data is needed, neither for the evidence nor for its gradient. `TangentKernel` is the same in function space.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ from symbayes.likelihoods import Likelihood
 
 
 @dataclass(frozen=True)
-class Kernel(Rule):
+class TangentKernel(Rule):
     """The bound, averaged over disjoint random subsets.
 
     Args:
@@ -43,7 +43,9 @@ class Kernel(Rule):
 
     def __post_init__(self) -> None:
         if self.subset < 1 or (self.subsets is not None and self.subsets < 1):
-            raise ValueError(f"Kernel needs at least one subset of at least one datum, got {self.subsets} of {self.subset}.")
+            raise ValueError(
+                f"TangentKernel needs at least one subset of at least one datum, got {self.subsets} of {self.subset}."
+            )
 
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 
-class Variation(ABC):
+class Augmentation(ABC):
     """How training data are varied from pass to pass. Curvature and evidence are of the data as they are."""
 
     @abstractmethod
@@ -26,7 +26,7 @@ class Variation(ABC):
 
 
 @dataclass(frozen=True)
-class FlipCrop(Variation):
+class FlipCrop(Augmentation):
     """Images mirrored left to right, half of them, and shifted by up to `padding` pixels each way; zeros come in from outside.
 
     Zero is the mean where images are standardised. ELLA's augmentation, but for every image on its own and in training only.
@@ -53,7 +53,7 @@ class FlipCrop(Variation):
         if inputs.ndim != 4:
             raise ValueError(
                 f"FlipCrop is for images [n, c, h, w], got inputs of shape {tuple(inputs.shape)}. Leave augment out, or write "
-                "a Variation of your own."
+                "an Augmentation of your own."
             )
         height, width = inputs.shape[2:]
         padded = functional.pad(inputs, [self.padding] * 4)

@@ -225,19 +225,19 @@ class Images:
         train: Images [n, c, h, w] of bytes, and class numbers.
         test: The same, held out.
         mean: Of each channel.
-        deviation: Of each channel.
+        std: Of each channel.
     """
 
     name: str
     train: Pair
     test: Pair
     mean: tuple[float, ...]
-    deviation: tuple[float, ...]
+    std: tuple[float, ...]
 
     def standardised(self, images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-        """(pixel − mean) / deviation."""
-        mean, deviation = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.deviation))
-        return (images.float() - mean) / deviation
+        """(pixel − mean) / std."""
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        return (images.float() - mean) / std
 
     def task(self) -> Task:
         """To be learned, pixels standardised."""

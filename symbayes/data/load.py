@@ -26,19 +26,19 @@ def _task(name: str, place: Placing, places_matter: bool = False, test_places: i
     rng = np.random.default_rng(_SEED)
     order = rng.permutation(len(source.images))
     images, labels = source.images[order] / 16.0, source.target[order]
-    mean, deviation = images[:_TRAINING].mean() / 4, images[:_TRAINING].std() / 2
+    mean, std = images[:_TRAINING].mean() / 4, images[:_TRAINING].std() / 2
 
     def pair(part: slice, held_out: bool) -> Pair:
         repeats = test_places if held_out else 1
         digits, target = np.tile(images[part], (repeats, 1, 1)), np.tile(labels[part], repeats)
         canvases, places = place(digits, rng, held_out)
         target = target + (10 * places if places_matter else 0)
-        inputs = torch.tensor((canvases[:, None] - mean) / deviation, dtype=torch.float32)
+        inputs = torch.tensor((canvases[:, None] - mean) / std, dtype=torch.float32)
         return inputs, torch.tensor(target, dtype=torch.long)
 
     train = pair(slice(None, _TRAINING), held_out=False)
     test = pair(slice(_TRAINING, None), held_out=True)
-    return Task(name, train, test, 40 if places_matter else 10, background=(float(-mean / deviation),))
+    return Task(name, train, test, 40 if places_matter else 10, background=(float(-mean / std),))
 
 
 def _pasted(digits: Images, tops: np.ndarray, lefts: np.ndarray) -> Images:

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
-from symbayes.data.augment import Variation
+from symbayes.data.augment import Augmentation
 from symbayes.errors import NotFiniteError
 
 #: Inputs and targets.
@@ -186,7 +186,7 @@ class TensorSource(DataSource):
         inputs: Tensor,
         targets: Tensor,
         device: torch.device,
-        augment: Variation | None = None,
+        augment: Augmentation | None = None,
         *,
         in_order: bool = True,
     ) -> None:
@@ -276,7 +276,7 @@ class LoaderSource(DataSource):
             sampler.generator = None
 
 
-def as_source(data: Data | DataSource, device: torch.device, augment: Variation | None = None) -> DataSource:
+def as_source(data: Data | DataSource, device: torch.device, augment: Augmentation | None = None) -> DataSource:
     """Any accepted kind of data as a source of batches.
 
     Raises:

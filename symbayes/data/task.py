@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from symbayes.data.transform import Spread, reading, resampled
+from symbayes.data.transform import Ranges, reading, resampled
 
 Pair = tuple[Tensor, Tensor]
 
@@ -43,7 +43,7 @@ class Task:
         Raises:
             ValueError: If a bound is negative, scale is below 1, or inputs are not images [n, c, h, w].
         """
-        spread = Spread(float(rotation), float(translation), float(scale))
+        spread = Ranges(float(rotation), float(translation), float(scale))
         if len(self.in_shape) != 3:
             raise ValueError(
                 f"Only images [n, c, h, w] can be transformed; an input of {self.name!r} has shape {self.in_shape}. "

@@ -19,7 +19,7 @@ _BUDGET = 2**22
 
 
 @dataclass(frozen=True)
-class Spread:
+class Ranges:
     """How far images are moved: every image on its own, each number uniformly within its bounds.
 
     Args:

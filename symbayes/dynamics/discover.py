@@ -13,12 +13,12 @@ from symbayes.dynamics.discovery import Discovery
 from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.quantity import span_of
+from symbayes.dynamics.scaling import Scaling
 from symbayes.dynamics.search import Search
 from symbayes.dynamics.summary import DiscoveryRecord
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.systems import system as by_name
 from symbayes.dynamics.trajectories import Trajectories
-from symbayes.dynamics.units import Units
 from symbayes.likelihoods import Gaussian
 from symbayes.priors import TensorwisePrior
 from symbayes.training.fit import learn_with_bar
@@ -35,7 +35,7 @@ def discover(
     search: Search | None = None,
     held_out: Trajectories | float = 0.2,
     begin: Discovery | None = None,
-    units: Units | None = None,
+    units: Scaling | None = None,
     system: System | str | None = None,
     device: str | torch.device = "cpu",
     seed: int = 0,
@@ -91,7 +91,7 @@ def discover(
         raise ValueError(
             f"The system must have {train.degrees} degrees of freedom, as the trajectories; {truth.name} has {truth.degrees}."
         )
-    units = units if units is not None else begin.units if begin is not None else Units.of(train)
+    units = units if units is not None else begin.units if begin is not None else Scaling.of(train)
     inside = units.entered(train).float()
     model = search.model(inside.step, train.degrees, units, symmetry, seed).to(device)
     if begin is not None:
@@ -128,7 +128,7 @@ def discover(
     return Discovery(result, units, search, train, rest, truth, tuple(history), seconds, followed)
 
 
-def _begin_with(begin: Discovery, model: HamiltonianNetwork, units: Units) -> None:
+def _begin_with(begin: Discovery, model: HamiltonianNetwork, units: Scaling) -> None:
     """Copy the energy of another network, which must be of the same form.
 
     Raises:

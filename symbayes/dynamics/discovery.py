@@ -16,6 +16,7 @@ from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics, conserved_quadratics
 from symbayes.dynamics.phase import ImplicitMidpoint, Integrator, States, gradient, relative_bracket, velocity
 from symbayes.dynamics.quantity import Quantity, Span, parallelness, read_observables, read_quadratics, span_of
+from symbayes.dynamics.scaling import Scaling
 from symbayes.dynamics.search import Search
 from symbayes.dynamics.summary import (
     DISCOVERY,
@@ -27,14 +28,13 @@ from symbayes.dynamics.summary import (
     Portrait,
     QuantitySummary,
     Rollout,
+    ScalingSummary,
     Truth,
-    UnitsSummary,
     followed_words,
     headline,
 )
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.trajectories import Trajectories, motion
-from symbayes.dynamics.units import Units
 from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.posterior import Weights
 from symbayes.training.result import Result
@@ -92,7 +92,7 @@ class Discovery:
     """
 
     result: Result
-    units: Units
+    units: Scaling
     search: Search
     learned_from: Trajectories
     held_out: Trajectories
@@ -191,7 +191,7 @@ class Discovery:
             followed=self._followed,
             names=tuple(held.names),
             step=held.step,
-            units=UnitsSummary(tuple(self.units.scale.tolist()), self.units.time),
+            units=ScalingSummary(tuple(self.units.scale.tolist()), self.units.time),
             pairs=self.result.num_data,
             trajectories=len(self.learned_from),
             model=EnergySummary(
@@ -274,7 +274,7 @@ class Discovery:
     def _describe(self, quantity: Quantity) -> QuantitySummary:
         gradients = gradient(quantity, self._points)
         rates = [self._relative(gradients, moved) for moved in self._moved]
-        deviation, mean = torch.std_mean(torch.tensor(rates))
+        std, mean = torch.std_mean(torch.tensor(rates))
         return QuantitySummary(
             formula=quantity.formula,
             confirmed=quantity.confirmed,
@@ -286,7 +286,7 @@ class Discovery:
             reference=quantity.reference,
             terms=quantity.terms,
             rate=float(mean),
-            rate_error=float(deviation),
+            rate_error=float(std),
             bracket=self.bracket(quantity),
             series=tuple(tuple(quantity(path).tolist()) for path in self.held_out.states[:_SHOWN]),
         )

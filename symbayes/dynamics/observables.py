@@ -81,10 +81,10 @@ class Quadratics(Observables):
         self.linear = Hyperparameter(linear.clone(), requires_grad=learned)
 
     @classmethod
-    def random(cls, count: int, size: int, deviation: float = 0.05, *, generator: Generator | None = None) -> "Quadratics":
+    def random(cls, count: int, size: int, std: float = 0.05, *, generator: Generator | None = None) -> "Quadratics":
         """To begin to learn from: not zero, where the gradient vanishes."""
-        halves = deviation * torch.randn(count, size, size, generator=generator)
-        return cls(halves, deviation * torch.randn(count, size, generator=generator))
+        halves = std * torch.randn(count, size, size, generator=generator)
+        return cls(halves, std * torch.randn(count, size, generator=generator))
 
     @property
     def matrices(self) -> Float[Tensor, "k m m"]:
@@ -204,7 +204,7 @@ class NeuralObservables(Observables):
         count: k.
         size: Numbers of a state.
         width: Hidden units, which all observables share.
-        deviation: How large they are at first: their gradients are about this long where states are about one.
+        std: How large they are at first: their gradients are about this long where states are about one.
         integrator: Of flows for unit time; four steps of Runge and Kutta when None, which are off by 0.008 of the radius after
             half a turn along a circle (eight by 0.0006), and are symplectic to that accuracy.
         learned: Whether they are hyperparameters to be learned; otherwise they are fixed.
@@ -217,7 +217,7 @@ class NeuralObservables(Observables):
         size: int,
         width: int = 32,
         *,
-        deviation: float = 0.05,
+        std: float = 0.05,
         integrator: Integrator | None = None,
         learned: bool = True,
         generator: Generator | None = None,
@@ -235,8 +235,8 @@ class NeuralObservables(Observables):
 
         self.inner = normal(width, size, size**-0.5)
         self.offset = Hyperparameter(2 * torch.rand(width, generator=generator) - 1, requires_grad=learned)
-        self.outer = normal(count, width, deviation * width**-0.5)
-        self.linear = normal(count, size, deviation)
+        self.outer = normal(count, width, std * width**-0.5)
+        self.linear = normal(count, size, std)
 
     def forward(self, states: States) -> Float[Tensor, "n k"]:
         before = states @ self.inner.T + self.offset

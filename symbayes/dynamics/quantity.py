@@ -20,8 +20,8 @@ from symbayes.dynamics.observables import (
     with_coefficients,
 )
 from symbayes.dynamics.phase import Observable, States
+from symbayes.dynamics.scaling import Scaling
 from symbayes.dynamics.trajectories import Trajectories
-from symbayes.dynamics.units import Units
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Quantity:
         return self.observable(states.double())
 
 
-def read_quadratics(span: Span, units: Units, held_out: Trajectories, followed: Trajectories | None = None) -> list[Quantity]:
+def read_quadratics(span: Span, units: Scaling, held_out: Trajectories, followed: Trajectories | None = None) -> list[Quantity]:
     """As many quantities as the span counts, in coordinates of the data: short ones that span the same.
 
     Args:
@@ -219,7 +219,7 @@ def read_quadratics(span: Span, units: Units, held_out: Trajectories, followed: 
 
 def read_observables(
     observables: Observables,
-    units: Units,
+    units: Scaling,
     learned_from: Trajectories,
     held_out: Trajectories,
     threshold: float,
@@ -248,7 +248,7 @@ def _quadratic(row: Float[Tensor, " c"], states: States) -> Float[Tensor, " n"]:
     return monomials(states) @ row
 
 
-def _of_any_form(observables: Observables, units: Units, index: int, states: States) -> Float[Tensor, " n"]:
+def _of_any_form(observables: Observables, units: Scaling, index: int, states: States) -> Float[Tensor, " n"]:
     return units.action * observables(states / units.scale)[:, index]
 
 

@@ -8,7 +8,7 @@ from torch import Generator
 from symbayes.dynamics.network import HamiltonianNetwork, Perceptron
 from symbayes.dynamics.observables import NeuralObservables, Observables, Quadratics
 from symbayes.dynamics.phase import Integrator, Midpoint
-from symbayes.dynamics.units import Units
+from symbayes.dynamics.scaling import Scaling
 from symbayes.posterior.families import MatrixNormal
 from symbayes.training.elbo import Elbo
 from symbayes.training.trainer import Schedule
@@ -32,7 +32,7 @@ class Search:
         batch_size: Pairs of states in a step.
         learning_rate: Of the energy, at the start.
         rate: Of observables.
-        warm_up: Share of the updates over which the divergence comes in and observables rest; see `Elbo`. None for 0.1, and for
+        annealing: Share of the updates over which the divergence comes in and observables rest; see `Elbo`. None for 0.1, and for
             0.02 where observables are neural: those vanish where weights fit without them.
         draws: Of weights in a step.
         threshold: Observables that are weaker than this, in units in which states are of size one, do not count.
@@ -50,7 +50,7 @@ class Search:
     batch_size: int = 100
     learning_rate: float = 5e-3
     rate: float = 0.01
-    warm_up: float | None = None
+    annealing: float | None = None
     draws: int = 2
     threshold: float = 0.05
 
@@ -64,7 +64,7 @@ class Search:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name):g}.")
 
-    def model(self, step: float, degrees: int, units: Units, symmetry: str | Quadratics, seed: int) -> HamiltonianNetwork:
+    def model(self, step: float, degrees: int, units: Scaling, symmetry: str | Quadratics, seed: int) -> HamiltonianNetwork:
         """The network to be trained, in the units given.
 
         Raises:
@@ -89,7 +89,7 @@ class Search:
             MatrixNormal(biases="deterministic"),
             samples=self.draws,
             local=False,  # every state meets the weights many times
-            warm_up=self.warm_up if self.warm_up is not None else 0.02 if symmetry == "neural" else 0.1,
+            annealing=self.annealing if self.annealing is not None else 0.02 if symmetry == "neural" else 0.1,
             spread_rate=1.0,
             extent_rate=self.rate,
         )
@@ -102,7 +102,9 @@ class Search:
         """How many updates so many passes over the data are."""
         return epochs * -(-pairs // self.batch_size)
 
-    def _observables(self, degrees: int, units: Units, symmetry: str | Quadratics, generator: Generator) -> Observables | None:
+    def _observables(
+        self, degrees: int, units: Scaling, symmetry: str | Quadratics, generator: Generator
+    ) -> Observables | None:
         size = 2 * degrees
         if isinstance(symmetry, Quadratics):
             if symmetry.size != size:
@@ -113,7 +115,7 @@ class Search:
                 count = self.quantities if self.quantities is not None else min(2 * degrees**2, 16)
                 return Quadratics.random(count, size, self.start / size, generator=generator)
             case "neural":
-                return NeuralObservables(self.quantities or 1, size, 16, deviation=self.start / 4, generator=generator)
+                return NeuralObservables(self.quantities or 1, size, 16, std=self.start / 4, generator=generator)
             case "none":
                 return None
             case _:

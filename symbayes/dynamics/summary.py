@@ -28,7 +28,7 @@ class Followed:
 
 
 @dataclass(frozen=True)
-class UnitsSummary:
+class ScalingSummary:
     """The sizes of coordinates, and of time."""
 
     scale: Numbers
@@ -134,7 +134,7 @@ class DiscoverySummary:
     followed: Followed | None = None
     names: tuple[str, ...]
     step: float
-    units: UnitsSummary | None = None
+    units: ScalingSummary | None = None
     pairs: int
     trajectories: int
     model: EnergySummary

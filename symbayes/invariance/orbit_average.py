@@ -80,7 +80,7 @@ class OrbitAverage(nn.Module, Averaging):
         return cast(Tensor, super().__call__(inputs))
 
 
-class Augmentation:
+class LearnedAugmentation:
     """A random transformation for each datum, drawn from U[−1, 1] · extent in every generator.
 
     Called with a batch or with a single datum, as transforms of data sets are; it has no gradient.
@@ -118,10 +118,10 @@ class Augmentation:
         return moved if batch is inputs else moved[0]
 
     def __repr__(self) -> str:
-        return f"Augmentation({self._words})"
+        return f"LearnedAugmentation({self._words})"
 
 
-def learned_augmentation(model: nn.Module) -> Augmentation:
+def learned_augmentation(model: nn.Module) -> LearnedAugmentation:
     """The augmentation of a model that has extents once.
 
     Raises:
@@ -133,7 +133,7 @@ def learned_augmentation(model: nn.Module) -> Augmentation:
             "An augmentation can be made of a model that has extents once, such as sb.OrbitAverage(net, sb.affine2d()); "
             f"this one has them {len(found)} times."
         )
-    return Augmentation(found[0])
+    return LearnedAugmentation(found[0])
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def calibration(prediction: Prediction, targets: Tensor, bins: int = 10) -> Cali
     prediction.likelihood.check_calibration()
     targets = targets.to(prediction.mean.device)
     nll = -float(prediction.log_prob(targets).double().mean())
-    found = prediction.likelihood.calibrate(prediction.mean, prediction.deviation, targets, bins)
+    found = prediction.likelihood.calibrate(prediction.mean, prediction.std, targets, bins)
     return Calibration(
         found.of, prediction.by, len(prediction), found.rows, nll, found.accuracy, found.ece, found.brier, found.rmse
     )

@@ -26,7 +26,7 @@ def laplace_posterior(curvature: Curvature, model: nn.Module, prior: Prior) -> P
         prior: With the precisions Δ.
 
     Raises:
-        NoPosteriorError: If the rule of the curvature keeps no matrix: `Lanczos`, `Preconditioned`, `Kernel`, `Subsets`.
+        NoPosteriorError: If the rule of the curvature keeps no matrix: `Lanczos`, `Preconditioned`, `TangentKernel`, `Subsets`.
         NotFiniteError: If H has entries that are no numbers.
         ValueError: If prior or curvature are of another model.
     """

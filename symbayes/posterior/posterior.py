@@ -206,6 +206,8 @@ class Posterior:
 
 
 _FORMAT = 1
+#: Fields of spreads that earlier versions had under other names.
+_RENAMED = {"deviation": "std"}
 _SPREADS: dict[str, type[Spread]] = {kind.__name__: kind for kind in (DiagonalSpread, FullSpread, MatrixSpread, EigenSpread)}
 
 
@@ -287,6 +289,7 @@ def _part(saved: _Part, index: int, tensors: dict[str, Tensor]) -> tuple[Members
     column = (saved.column[0], saved.column[1]) if saved.column is not None else None
     prefix = f"{index}:"
     fields = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    fields = {_RENAMED.get(name, name): value for name, value in fields.items()}
     return Members(saved.shapes, column), _SPREADS[saved.spread](**fields)
 
 

@@ -45,7 +45,7 @@ class Prediction:
 
     Args:
         mean: E[y]: probabilities of classes or labels, or values.
-        deviation: Standard deviation of a new y, its noise included; of the indicator of a class.
+        std: Standard deviation of a new y, its noise included; of the indicator of a class.
         epistemic: Standard deviation of E[y | f] under the posterior: what more data could take away.
         by: How it was found, in words.
         likelihood: p(y | f), as it was then.
@@ -53,7 +53,7 @@ class Prediction:
     """
 
     mean: Float[Tensor, "n c"]
-    deviation: Float[Tensor, "n c"]
+    std: Float[Tensor, "n c"]
     epistemic: Float[Tensor, "n c"]
     by: str
     likelihood: Likelihood = field(repr=False)
@@ -90,7 +90,7 @@ class Prediction:
     def interval(self, level: float = 0.95) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c"]]:
         """Low and high ends between which a new y lies with this probability, for each output on its own.
 
-        Of the normal distribution with this mean and deviation: exact where the prediction is linearised; where it is an
+        Of the normal distribution with this mean and std: exact where the prediction is linearised; where it is an
         average over draws of the weights, a normal approximation of their mixture.
 
         Raises:
@@ -98,7 +98,7 @@ class Prediction:
         """
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, such as 0.95; got {level}.")
-        return self.likelihood.interval(self.mean, self.deviation, level)
+        return self.likelihood.interval(self.mean, self.std, level)
 
     def classes(self) -> Int[Tensor, " n"]:
         """The most probable class of each datum.
@@ -118,8 +118,8 @@ def of_draws(values: Float[Tensor, "s n c"], likelihood: Likelihood, by: str) ->
     """The average over draws of the outputs."""
     means, variances = likelihood.moments(values)
     between = means.var(0, unbiased=False)
-    deviation = (variances.mean(0) + between).sqrt()
-    return Prediction(means.mean(0), deviation, between.sqrt(), by, likelihood, DrawnOutputs(values))
+    std = (variances.mean(0) + between).sqrt()
+    return Prediction(means.mean(0), std, between.sqrt(), by, likelihood, DrawnOutputs(values))
 
 
 def of_normal(outputs: NormalOutputs, likelihood: Likelihood, by: str) -> Prediction:

@@ -42,22 +42,22 @@ class Spread(ABC):
 class DiagonalSpread(Spread):
     """Every number for itself."""
 
-    deviation: Float[Tensor, " p"]
+    std: Float[Tensor, " p"]
 
     def root(self, noise: Vectors) -> Vectors:
-        return noise * self.deviation
+        return noise * self.std
 
     def root_transposed(self, vectors: Vectors) -> Vectors:
-        return vectors * self.deviation
+        return vectors * self.std
 
     def whitened(self, offsets: Vectors) -> Vectors:
-        return offsets / self.deviation
+        return offsets / self.std
 
     def log_det(self) -> Float[Tensor, ""]:
-        return 2 * self.deviation.log().sum(dtype=torch.float64)
+        return 2 * self.std.log().sum(dtype=torch.float64)
 
     def variances(self) -> Float[Tensor, " p"]:
-        return self.deviation.square()
+        return self.std.square()
 
 
 @dataclass(frozen=True)
@@ -131,33 +131,33 @@ class EigenSpread(Spread):
     Args:
         left: U; one may serve all blocks.
         right: V; one may serve all blocks.
-        deviation: D.
+        std: D.
     """
 
     left: Float[Tensor, "some d_out d_out"]
     right: Float[Tensor, "others d_in d_in"]
-    deviation: Float[Tensor, "block d_out d_in"]
+    std: Float[Tensor, "block d_out d_in"]
 
     def root(self, noise: Vectors) -> Vectors:
-        return product(self.left, self.deviation * self._matrices(noise), self.right.mT).flatten(-3)
+        return product(self.left, self.std * self._matrices(noise), self.right.mT).flatten(-3)
 
     def root_transposed(self, vectors: Vectors) -> Vectors:
-        return (self.deviation * self._turned(vectors)).flatten(-3)
+        return (self.std * self._turned(vectors)).flatten(-3)
 
     def whitened(self, offsets: Vectors) -> Vectors:
-        return (self._turned(offsets) / self.deviation).flatten(-3)
+        return (self._turned(offsets) / self.std).flatten(-3)
 
     def log_det(self) -> Float[Tensor, ""]:
-        return 2 * self.deviation.log().sum(dtype=torch.float64)
+        return 2 * self.std.log().sum(dtype=torch.float64)
 
     def variances(self) -> Float[Tensor, " p"]:
-        return (self.left.square() @ self.deviation.square() @ self.right.square().mT).flatten()
+        return (self.left.square() @ self.std.square() @ self.right.square().mT).flatten()
 
     def _turned(self, vectors: Vectors) -> Matrices:
         return product(self.left.mT, self._matrices(vectors), self.right)
 
     def _matrices(self, vectors: Vectors) -> Matrices:
-        return vectors.unflatten(-1, self.deviation.shape)
+        return vectors.unflatten(-1, self.std.shape)
 
 
 def product(left: Float[Tensor, "some d d_out"], middle: Matrices, right: Float[Tensor, "others d_in e"]) -> Tensor:

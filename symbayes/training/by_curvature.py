@@ -107,7 +107,7 @@ class Laplace(ByCurvature):
         final_rule: As in `ByCurvature`.
         burn_in: Share of the epochs before the first hyper-step.
         cool_down: Share of the epochs, at the end, in which precisions and noise are held and the weights come to rest.
-        frequency: Epochs from one hyper-step to the next.
+        hyper_every: Epochs from one hyper-step to the next.
         damping: Share of the way to the fixed point, in log δ, that each update goes.
         hyper_steps: Updates for one estimate of the curvature.
         extent_rate: Learning rate of extents and other hyperparameters, for Adam; it falls to zero along a cosine.
@@ -119,7 +119,7 @@ class Laplace(ByCurvature):
 
     burn_in: float = 0.1
     cool_down: float = 0.1
-    frequency: int = 1
+    hyper_every: int = 1
     damping: float = 0.5
     hyper_steps: int = 1
     extent_rate: float = 0.2
@@ -135,10 +135,10 @@ class Laplace(ByCurvature):
             )
         if not 0 < self.damping <= 1:
             raise ValueError(f"damping must lie above 0 and be at most 1 (undamped); got {self.damping}.")
-        if self.frequency < 1 or self.hyper_steps < 1 or self.extent_steps < 1:
+        if self.hyper_every < 1 or self.hyper_steps < 1 or self.extent_steps < 1:
             raise ValueError(
-                "frequency, hyper_steps and extent_steps must be at least 1; "
-                f"got {self.frequency}, {self.hyper_steps} and {self.extent_steps}."
+                "hyper_every, hyper_steps and extent_steps must be at least 1; "
+                f"got {self.hyper_every}, {self.hyper_steps} and {self.extent_steps}."
             )
         if not self.extent_rate > 0 or not 0 < self.extent_share <= 1:
             raise ValueError(
@@ -149,7 +149,7 @@ class Laplace(ByCurvature):
     def moves_at(self, epoch: int, epochs: int) -> bool:
         first = max(1, round(self.burn_in * epochs))
         last = max(first, epochs - round(self.cool_down * epochs))
-        return first <= epoch <= last and (epoch - first) % self.frequency == 0
+        return first <= epoch <= last and (epoch - first) % self.hyper_every == 0
 
     def usual_optimiser(self, problem: Problem) -> Optimiser:
         return PLAIN if self.keep_best else super().usual_optimiser(problem)

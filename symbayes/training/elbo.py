@@ -57,12 +57,12 @@ class Elbo(Objective):
         permutations: How many random permutations of hidden units the volume is corrected with (`posterior/permutations.py`);
             none when 0.
         units: The hidden units that may change places; found in the model when None.
-        warm_up: Share of the epochs over which the divergence is let into the gradient, in equal factors from a thousandth on.
+        annealing: Share of the epochs over which the divergence is let into the gradient, in equal factors from a thousandth on.
             Extents and other hyperparameters rest until then. At full weight from the start, weights that do not fit anything
             yet are given up: the bound has a maximum where the network is off. Evidence is always reported in full.
         spread_rate: Learning rate of the spread, relative to that of the weights.
         extent_rate: Learning rate of extents and other hyperparameters.
-        frequency: Epochs from one step of extents and other hyperparameters to the next; at 1 there is one with every batch.
+        hyper_every: Epochs from one step of extents and other hyperparameters to the next; at 1 there is one with every batch.
             Otherwise weights and spreads follow a step before the next is chosen, by the mean gradient of the second half of
             the epochs between. Where the posterior is tight, weights that fit what hyperparameters were hold them back.
     """
@@ -76,10 +76,10 @@ class Elbo(Objective):
     noise: str = "closed form"
     permutations: int = 0
     units: tuple[HiddenUnits, ...] | None = None
-    warm_up: float = 0.5
+    annealing: float = 0.5
     spread_rate: float = 3.0
     extent_rate: float = 0.02
-    frequency: int = 1
+    hyper_every: int = 1
 
     def __post_init__(self) -> None:
         if self.draws not in DRAWS or self.noise not in NOISES:
@@ -97,17 +97,19 @@ class Elbo(Objective):
                 f"Antithetic draws come in pairs, so samples and final_samples must be even; got {self.samples} and "
                 f"{self.final_samples}. Or draws='random'."
             )
-        if not 0 <= self.warm_up < 1 or not self.spread_rate > 0 or not self.extent_rate > 0:
+        if not 0 <= self.annealing < 1 or not self.spread_rate > 0 or not self.extent_rate > 0:
             raise ValueError(
-                "warm_up must be a share of the epochs below 1, and spread_rate and extent_rate positive; "
-                f"got {self.warm_up}, {self.spread_rate} and {self.extent_rate}."
+                "annealing must be a share of the epochs below 1, and spread_rate and extent_rate positive; "
+                f"got {self.annealing}, {self.spread_rate} and {self.extent_rate}."
             )
-        if self.frequency < 1:
-            raise ValueError(f"frequency must be at least 1, a step of hyperparameters with every batch; got {self.frequency}.")
+        if self.hyper_every < 1:
+            raise ValueError(
+                f"hyper_every must be at least 1, a step of hyperparameters with every batch; got {self.hyper_every}."
+            )
 
     def weight_at(self, epoch: int, epochs: int) -> float:
-        """What the divergence counts for in the gradient of an epoch, counted from 1; one after the warm-up."""
-        warm = self.warm_up * epochs
+        """What the divergence counts for in the gradient of an epoch, counted from 1; one after the annealing."""
+        warm = self.annealing * epochs
         return WARM_FROM ** (1 - epoch / warm) if epoch < warm else 1.0
 
     def evidence(
@@ -326,7 +328,7 @@ class ElboTrainer(Trainer[ElboState]):
         problem.model.train()
         fit: Tensor = torch.zeros(())
         evidence: Evidence | None = None
-        period = self.objective.frequency
+        period = self.objective.hyper_every
         if weight == 1:
             adam.age = adam.age % period + 1
         for batch in problem.data.training_batches(self.schedule.batch_size, state.generator):
@@ -360,7 +362,7 @@ class ElboTrainer(Trainer[ElboState]):
         learned = [*state.adam.parameters, *state.hyper.parameters]
         gradients = torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)  # layers may be left out
         state.adam.step(gradients)
-        if 2 * state.adam.age > self.objective.frequency:
+        if 2 * state.adam.age > self.objective.hyper_every:
             state.adam.collected.append(gradients[len(state.adam.parameters) :])
 
     def _move(self, state: ElboState, rate_share: float) -> None:
@@ -419,8 +421,8 @@ def _refuse_too_short(problem: Problem, objective: Elbo, schedule: Schedule) -> 
         ValueError: Saying how many epochs there must be.
     """
     left = sum(objective.weight_at(epoch, schedule.epochs) == 1 for epoch in range(1, schedule.epochs + 1))
-    if hyperparameters(problem.model) and left < objective.frequency:
+    if hyperparameters(problem.model) and left < objective.hyper_every:
         raise ValueError(
-            f"Hyperparameters move every frequency={objective.frequency} epochs after the warm-up, so there must be as many; "
-            f"there are {left} of {schedule.epochs}. Train longer, or lower frequency or warm_up of Elbo."
+            f"Hyperparameters move every hyper_every={objective.hyper_every} epochs after the annealing, so there must be as many; "
+            f"there are {left} of {schedule.epochs}. Train longer, or lower hyper_every or annealing of Elbo."
         )

@@ -10,7 +10,7 @@ from torch import Generator, nn
 from symbayes.curvature.check import trusted
 from symbayes.curvature.evaluate import autocast_precision, without_autocast
 from symbayes.curvature.kfac import Kfac
-from symbayes.data.augment import Variation
+from symbayes.data.augment import Augmentation
 from symbayes.data.source import Data, as_source
 from symbayes.errors import NotFiniteError
 from symbayes.layout import weights
@@ -72,7 +72,7 @@ def fit(
     optimiser: Optimiser | None = None,
     epochs: int | None = None,
     schedule: Schedule | None = None,
-    augment: Variation | None = None,
+    augment: Augmentation | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> Result:

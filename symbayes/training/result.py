@@ -20,7 +20,7 @@ from symbayes.data.storage import write_together
 from symbayes.errors import NoPosteriorError
 from symbayes.evidence.laplace import laplace_evidence
 from symbayes.invariance.extents import described_extents
-from symbayes.invariance.orbit_average import Augmentation, learned_augmentation, sample_orbits
+from symbayes.invariance.orbit_average import LearnedAugmentation, learned_augmentation, sample_orbits
 from symbayes.layout import Layout, weights
 from symbayes.likelihoods import Likelihood, is_registered
 from symbayes.models import AllConv
@@ -89,7 +89,7 @@ class Result:
         """By layer and path: prior precision, effective parameters, share."""
         return symmetries(Layout.of(self.model).tensors, self.evidence.precision, self.evidence.effective)
 
-    def augmentation(self) -> Augmentation:
+    def augmentation(self) -> LearnedAugmentation:
         """The invariance that was learned, as an augmentation for any training pipeline.
 
         Raises:

@@ -24,7 +24,7 @@ OBJECTIVES: dict[str, Objective] = {
     "Map": sb.Map(),
     "Augerino": sb.Augerino(extent_rate=0.05),
     "Laplace": sb.Laplace(),
-    "Elbo": sb.Elbo(warm_up=0.0),
+    "Elbo": sb.Elbo(annealing=0.0),
 }
 #: Likewise.
 OPTIMISERS: dict[str, Optimiser] = {"Optimiser": Optimiser(2, 3, eigenbasis=1)}
@@ -108,7 +108,7 @@ FURTHER: dict[str, tuple[Objective, str]] = {
     "keep_best of extents": (sb.Laplace(keep_best=True, extent_rate=0.5), "extents"),
     "keep_best, then another rule": (sb.Laplace(keep_best=True, final_rule=sb.Kfac()), "regression"),
     "final rule": (sb.Laplace(final_rule=sb.Kfac()), "classes"),
-    "collected gradients": (sb.Elbo(warm_up=0.0, frequency=3), "hyperparameter"),
+    "collected gradients": (sb.Elbo(annealing=0.0, hyper_every=3), "hyperparameter"),
     "noise by gradient": (sb.Elbo(noise="gradient", collapsed=False), "regression"),
 }
 #: Data that draw random numbers of their own: the objectives do not know of each other's.

@@ -24,7 +24,7 @@ def _quadratics(count: int, size: int) -> Observables:
 
 
 def _neural(count: int, size: int, integrator: object = RungeKutta(16)) -> Observables:
-    return NeuralObservables(count, size, 8, deviation=1.0, integrator=integrator, generator=_seeded()).double()
+    return NeuralObservables(count, size, 8, std=1.0, integrator=integrator, generator=_seeded()).double()
 
 
 #: Observables, how far they may be from the exact flow, and how far from symplectic.

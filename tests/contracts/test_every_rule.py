@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.fisher import EmpiricalFisher, MonteCarloFisher
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kernel import Kernel, Subsets
+from symbayes.curvature.kernel import Subsets, TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos, Preconditioned
 from symbayes.curvature.rule import Rule
@@ -32,7 +32,7 @@ RULES = {
     "diagonal": lambda size: Diagonal(batch_size=size),
     "ggn": lambda size: Ggn(batch_size=size),
     "ggn by tensor": lambda size: Ggn(joint=False, batch_size=size),
-    "kernel": lambda size: Kernel(subset=12, batch_size=size),
+    "kernel": lambda size: TangentKernel(subset=12, batch_size=size),
     "subsets": lambda size: Subsets(Kfac(batch_size=size), size=12),
     "lanczos": lambda size: Lanczos(probes=2, steps=12, batch_size=size),
     "preconditioned": lambda size: Preconditioned(Kfac(batch_size=size), steps=8, batch_size=size),
@@ -156,7 +156,7 @@ def test_blocks_are_those_of_the_exact_ggn(paths, generator):
     precisions = {name: precision.detach() for name, precision in prior.precisions().items()}
     H = joined(blocks, list(precisions))
     wanted = torch.linalg.slogdet(torch.eye(len(H), dtype=H.dtype) + H / 2)[1]
-    for rule in (Ggn(), Kernel(subset=12)):
+    for rule in (Ggn(), TangentKernel(subset=12)):
         assert_close(curvature_of(rule, model, inputs, Categorical(), targets).log_det(precisions), wanted)
     vector = torch.randn(len(H), generator=generator, dtype=H.dtype)
     product = curvature_of(Lanczos(), model, inputs, Categorical(), targets).products.product

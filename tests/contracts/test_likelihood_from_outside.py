@@ -107,7 +107,7 @@ def test_it_learns_evaluates_and_predicts(result, data):
     found = result.predict(data[0][:5])
     assert found.mean.shape == (5, 1)
     assert (found.mean > 0).all()
-    assert_close(found.deviation.square() - found.epistemic.square(), found.mean, rtol=1e-4, atol=1e-4)  # that of counts
+    assert_close(found.std.square() - found.epistemic.square(), found.mean, rtol=1e-4, atol=1e-4)  # that of counts
     low, high = found.interval(0.9)
     assert ((low <= found.mean) & (found.mean <= high)).all()
     with pytest.raises(ValueError, match="Classes are of a Categorical likelihood; this is Counts"):
@@ -140,7 +140,7 @@ def test_it_is_saved_loaded_and_shown(result, data, tmp_path):
     assert "An interval of a level" in page
 
 
-@pytest.mark.parametrize("objective", [sb.Laplace(frequency=1, damping=1.0), sb.Elbo()], ids=["laplace", "elbo"])
+@pytest.mark.parametrize("objective", [sb.Laplace(hyper_every=1, damping=1.0), sb.Elbo()], ids=["laplace", "elbo"])
 def test_a_noise_that_is_not_gaussian_is_learned_from_its_own_statistics(objective, tmp_path, generator):
     inputs = torch.randn(400, 2, generator=generator)
     noise = torch.distributions.Laplace(0.0, 0.5).icdf(torch.rand(400, 1, generator=generator))

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kernel import Kernel
+from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
@@ -21,7 +21,7 @@ RULES = {
     "diagonal": Diagonal(batch_size=3),
     "full": Ggn(batch_size=3),
     "product": Lanczos(1, 1, batch_size=3),
-    "kernel": Kernel(5, batch_size=3),
+    "kernel": TangentKernel(5, batch_size=3),
     "ekfac": Ekfac(batch_size=3),
     "kfac": Kfac(batch_size=3),
 }

@@ -9,7 +9,17 @@ from torch.utils.data import Dataset, IterableDataset
 
 import symbayes as sb
 from symbayes.adapters import NormsByParts
-from symbayes.curvature import Diagonal, Ekfac, EmpiricalFisher, Ggn, Kernel, Lanczos, MonteCarloFisher, Preconditioned, Subsets
+from symbayes.curvature import (
+    Diagonal,
+    Ekfac,
+    EmpiricalFisher,
+    Ggn,
+    Lanczos,
+    MonteCarloFisher,
+    Preconditioned,
+    Subsets,
+    TangentKernel,
+)
 from symbayes.curvature import check as reference
 from symbayes.posterior.functional import sampled_outputs
 from tests.curvature.networks import Do
@@ -19,7 +29,7 @@ RULES = {
     "diagonal": Diagonal(),
     "kfac": sb.Kfac(),
     "ggn": Ggn(),
-    "kernel": Kernel(6),
+    "kernel": TangentKernel(6),
     "lanczos": Lanczos(1, 2),
 }
 
@@ -56,7 +66,7 @@ def test_outputs_that_are_ruled_out_are_no_harm_to_a_sound_network(count):
     model = masked(nn.Sequential(nn.Linear(4, 4), nn.PReLU(4), nn.Linear(4, CLASSES))).double()
     full, diagonal = exact(model, two_classes(count))
     assert_close(evidence(model, two_classes(count), Diagonal()), diagonal, rtol=1e-10, atol=0)
-    for rule in (Ggn(), Kernel(count)):
+    for rule in (Ggn(), TangentKernel(count)):
         assert_close(evidence(model, two_classes(count), rule), full, rtol=1e-10, atol=0)
 
 
@@ -115,7 +125,7 @@ DIRECT = {
 }
 
 
-@pytest.mark.parametrize("rule", [Ggn(), Kernel(6), Lanczos()], ids=["ggn", "kernel", "lanczos"])
+@pytest.mark.parametrize("rule", [Ggn(), TangentKernel(6), Lanczos()], ids=["ggn", "kernel", "lanczos"])
 @pytest.mark.parametrize("name", DIRECT)
 def test_gradients_go_through_norms_that_are_called_directly(name, rule):
     scale = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
@@ -209,7 +219,7 @@ def test_noise_behind_maps_knows_hooks_on_all_modules():
 
 @pytest.mark.parametrize(
     "rule",
-    [sb.Kfac(), Ggn(), Kernel(40), Lanczos(1, 2)],
+    [sb.Kfac(), Ggn(), TangentKernel(40), Lanczos(1, 2)],
     ids=["kfac", "ggn", "kernel", "lanczos"],
 )
 def test_data_that_see_each_other_further_back_in_a_batch_are_found(rule):

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from symbayes.curvature.capture import Capture
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kernel import Kernel
+from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
@@ -230,7 +230,7 @@ def test_modules_are_left_in_the_mode_they_were_in():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
     model[1].eval()
     data = TensorSource(torch.randn(4, 3), torch.zeros(4, dtype=torch.long), CPU)
-    for rule in (Kfac(), Ggn(), Kernel(4), Lanczos(1, 2)):
+    for rule in (Kfac(), Ggn(), TangentKernel(4), Lanczos(1, 2)):
         rule.curvature(model, data, Categorical())
         assert [module.training for module in model.modules()] == [True, True, False, True]
 

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 from symbayes.curvature.ggn import Ggn, ggn_product
-from symbayes.curvature.kernel import Kernel
+from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.lanczos import Lanczos, tridiagonalise
 from symbayes.data.source import LoaderSource, TensorSource
 from symbayes.layers.conv import ConvPath
@@ -36,7 +36,7 @@ def test_jacobians_give_the_ggn_of_the_oracle(problem):
 def test_function_space_with_all_data_is_the_full_ggn(problem):
     model, data, precisions = problem
     full = Ggn().curvature(model, data, Categorical())
-    kernel = Kernel(subset=20).curvature(model, data, Categorical())
+    kernel = TangentKernel(subset=20).curvature(model, data, Categorical())
     assert_close(kernel.log_det(precisions), full.log_det(precisions))
     assert_close(kernel.effective(precisions), full.effective(precisions))
 
@@ -45,16 +45,16 @@ def test_function_space_does_not_depend_on_the_batches_of_a_loader(problem):
     model, data, precisions = problem
     loader = LoaderSource(DataLoader(TensorDataset(data.inputs, data.targets), 8), torch.device("cpu"))
     for size, subsets in ((20, 1), (7, None)):
-        found = Kernel(size, subsets).curvature(model, loader, Categorical())
+        found = TangentKernel(size, subsets).curvature(model, loader, Categorical())
         assert sum(len(gram.row_scale) for gram in found.grams) == 40
         assert len(found.grams) == -(-20 // size)
     full = Ggn().curvature(model, data, Categorical())
-    assert_close(Kernel(20).curvature(model, loader, Categorical()).log_det(precisions), full.log_det(precisions))
+    assert_close(TangentKernel(20).curvature(model, loader, Categorical()).log_det(precisions), full.log_det(precisions))
 
 
 def test_function_space_on_subsets_charges_more_and_less_so_for_larger_ones(problem):
     model, data, precisions = problem
-    charges = [Kernel(size, None).curvature(model, data, Categorical()).log_det(precisions) for size in (2, 5, 10, 20)]
+    charges = [TangentKernel(size, None).curvature(model, data, Categorical()).log_det(precisions) for size in (2, 5, 10, 20)]
     assert charges == sorted(charges, reverse=True)
 
 

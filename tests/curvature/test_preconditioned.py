@@ -174,7 +174,7 @@ def test_what_makes_no_sense_is_refused(problem):
 def test_precisions_are_learned_with_it():
     task = load_few("placed-digits")
     model = sb.allconv(task, ("factored", "conv"), 1, generator=torch.Generator().manual_seed(0))
-    objective = sb.Laplace(Preconditioned(steps=3), frequency=1, damping=0.5, cool_down=0.2)
+    objective = sb.Laplace(Preconditioned(steps=3), hyper_every=1, damping=0.5, cool_down=0.2)
     result = sb.fit(model, task.train, objective=objective, epochs=3, progress=False)
     assert "preconditioned by KFAC" in str(result.history[-1].evidence.estimator)
     assert torch.isfinite(result.prior.log_precision).all()

@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.curvature import Diagonal, Ekfac, Ggn, Kernel, Lanczos, Preconditioned, Subsets
+from symbayes.curvature import Diagonal, Ekfac, Ggn, Lanczos, Preconditioned, Subsets, TangentKernel
 from symbayes.curvature.ggn import products_of
 from symbayes.data.source import TensorSource
 from symbayes.evidence.laplace import evidence_at
@@ -15,7 +15,7 @@ from tests.curvature.networks import Do, Standardised, jacobian
 
 N, CLASSES = 6, 3
 #: Rules that give the full log-determinant, and one that gives the diagonal.
-FULL = {"ggn": Ggn(), "kernel": Kernel(N)}
+FULL = {"ggn": Ggn(), "kernel": TangentKernel(N)}
 
 
 def data(*shape, count=N):
@@ -137,7 +137,7 @@ def test_a_weight_that_a_model_keeps_elsewhere_is_refused():
             return self.inner(x) + functional.linear(x.tanh(), self.kept[0])
 
     pair, model = data(4), Kept().double()
-    for rule in (Diagonal(), Ggn(), Kernel(N), Lanczos()):
+    for rule in (Diagonal(), Ggn(), TangentKernel(N), Lanczos()):
         with pytest.raises(RuntimeError, match=r"Parameter 'inner\.weight'"):
             evidence(model, pair, rule)
     with pytest.raises(RuntimeError, match=r"Parameter 'inner.weight' must be read from its module"):
@@ -360,9 +360,9 @@ def test_the_size_of_batches_does_not_matter_to_gradients_either(name, rule):
 
 
 @pytest.mark.parametrize("norm", ["subclass", "function"])
-@pytest.mark.parametrize("rule", [Ggn(), Kernel(N), Lanczos()], ids=["ggn", "kernel", "lanczos"])
+@pytest.mark.parametrize("rule", [Ggn(), TangentKernel(N), Lanczos()], ids=["ggn", "kernel", "lanczos"])
 def test_gradients_go_through_layer_norms_however_they_are_called(norm, rule):
-    """In one step torch.func would hold their mean and deviation."""
+    """In one step torch.func would hold their mean and std."""
 
     class Own(nn.LayerNorm):
         def forward(self, x):

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.fisher import EmpiricalFisher, MonteCarloFisher
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kernel import Kernel, Subsets
+from symbayes.curvature.kernel import Subsets, TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import some_batches
@@ -40,8 +40,8 @@ RULES = {
     "diagonal": Diagonal(batch_size=5),
     "ggn": Ggn(batch_size=5),
     "ggn by tensor": Ggn(joint=False, batch_size=5),
-    "kernel": Kernel(subset=12, batch_size=5),
-    "kernel on subsets": Kernel(subset=5, subsets=None),
+    "kernel": TangentKernel(subset=12, batch_size=5),
+    "kernel on subsets": TangentKernel(subset=5, subsets=None),
     "kfac on subsets": Subsets(Kfac(), size=5, subsets=None),
 }
 #: Networks with every kind of map that curvature knows in its own way.
@@ -280,7 +280,7 @@ def test_any_tensor_of_the_forward_pass_can_be_differentiated_in(generator):
     inputs = torch.randn(9, 4, generator=generator, dtype=torch.float64).requires_grad_()
     targets = torch.arange(9) % 3
     tensors = [model.sharpness, shift, inputs]
-    for rule in (Kfac(batch_size=4), Diagonal(), Ggn(), Kernel(9)):
+    for rule in (Kfac(batch_size=4), Diagonal(), Ggn(), TangentKernel(9)):
         total = evidence(model, (inputs, targets), rule).total
         gradients = torch.autograd.grad(total, tensors)
         for tensor, gradient in zip(tensors, gradients, strict=True):
@@ -389,7 +389,7 @@ def test_a_subset_bounds_the_evidence_from_below(generator):
             for size in (2, 4, 6, 12)
         ]
         whole = laplace_evidence(model, data, Categorical(), prior, rule=Ggn()).total
-        same = laplace_evidence(model, data, Categorical(), prior, rule=Kernel(4, None)).total
+        same = laplace_evidence(model, data, Categorical(), prior, rule=TangentKernel(4, None)).total
     assert totals == sorted(totals)
     assert_close(totals[-1], whole)
     assert totals[1] < whole
@@ -417,7 +417,7 @@ def test_what_cannot_be_differentiated_in_is_refused(generator):
     with pytest.raises(ValueError, match="at least one subset of at least one datum, got 1 of 0"):
         Subsets(size=0)
     ordered = DataLoader(TensorDataset(*data), 4)
-    for rule in (Subsets(Kfac(), 5), Kernel(5)):
+    for rule in (Subsets(Kfac(), 5), TangentKernel(5)):
         with pytest.raises(ValueError, match=r"Random subsets need data in random order; .* shuffle=True"):
             laplace_evidence(model, ordered, Categorical(), prior, rule=rule)
 

@@ -18,7 +18,7 @@ from torch.utils.data import (
 )
 
 import symbayes as sb
-from symbayes.curvature import Ggn, Kernel, Lanczos
+from symbayes.curvature import Ggn, Lanczos, TangentKernel
 from symbayes.data.source import as_source
 
 CPU = torch.device("cpu")
@@ -160,7 +160,7 @@ def test_messages_do_not_number_data_that_were_shuffled():
     inputs[9, 1] = torch.nan
     model = nn.Linear(3, 2)
     for data, rule in (
-        ((inputs, targets), Kernel(N)),
+        ((inputs, targets), TangentKernel(N)),
         (DataLoader(TensorDataset(inputs, targets), N, shuffle=True), sb.Kfac()),
     ):
         with pytest.raises(sb.NotFiniteError, match=r"NaN or infinity in 1 of \d+ data of a batch\. Clean"):

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from symbayes.data import transform
 from symbayes.data.load import load
 from symbayes.data.task import Task
-from symbayes.data.transform import Spread, reading, resampled
+from symbayes.data.transform import Ranges, reading, resampled
 
 EMPTY = (-0.5, 2.0)
 
@@ -73,7 +73,7 @@ def test_double_size_is_about_the_centre_and_shifts_come_last():
 
 
 def test_drawn_values_fill_their_ranges(generator):
-    angle, x, y, size = Spread(90.0, 8.0, 2.0).draw(4000, generator).unbind(1)
+    angle, x, y, size = Ranges(90.0, 8.0, 2.0).draw(4000, generator).unbind(1)
     for values, bound in ((angle, pi / 2), (x, 8.0), (y, 8.0), (size.log(), log(2))):
         assert values.abs().max() <= bound
         assert values.abs().max() > 0.99 * bound
@@ -83,7 +83,7 @@ def test_drawn_values_fill_their_ranges(generator):
 
 
 def test_what_is_drawn_of_one_does_not_depend_on_the_others():
-    both, one = (Spread(r, 3.0, 1.0).draw(5, torch.Generator().manual_seed(0)) for r in (30.0, 0.0))
+    both, one = (Ranges(r, 3.0, 1.0).draw(5, torch.Generator().manual_seed(0)) for r in (30.0, 0.0))
     assert_close(both[:, 1:], one[:, 1:])
     assert (one[:, 0] == 0).all()
 

@@ -14,8 +14,8 @@ import symbayes as sb
 from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics import Search, System, Trajectories, discovery, simulate, system
 from symbayes.dynamics.observables import unitary
+from symbayes.dynamics.scaling import Scaling
 from symbayes.dynamics.summary import DiscoverySummary, read_discovery
-from symbayes.dynamics.units import Units
 from symbayes.layout import hyperparameters
 from symbayes.report.runs import make_page
 
@@ -197,7 +197,7 @@ def test_a_saved_network_and_its_units_predict_the_same(tmp_path):
     found.save(tmp_path)
     stored = json.loads((tmp_path / "discovery.json").read_text())
     scale, time = torch.tensor(stored["units"]["scale"], dtype=torch.float64), stored["units"]["time"]
-    again = QUICK.model(stored["step"] / time, 1, Units(scale, time), "quadratic", 5)
+    again = QUICK.model(stored["step"] / time, 1, Scaling(scale, time), "quadratic", 5)
     model = sb.load_result(tmp_path / "run", model=again).model.eval()
     states = found.held_out.states[0]
     expected = found.predict(states, by="plug-in")
@@ -265,7 +265,7 @@ def test_predictions_are_by_one_of_two_ways(oscillator):
 def test_maximum_likelihood_has_no_use_for_symmetry():
     """Without the evidence, observables are not rewarded: they shrink from where they start."""
     made = simulate("oscillator", trajectories=7, steps=4, noise=NOISE)
-    units = Units.of(made)
+    units = Scaling.of(made)
     inside = units.entered(made).float()
     search = Search(quantities=1, width=24, samples=8)
     model = search.model(inside.step, 1, units, "quadratic", 0)

@@ -18,7 +18,7 @@ NETS = {
 OBSERVABLES = {
     "none": lambda: None,
     "quadratics": lambda: Quadratics.random(2, 4, 0.3).double(),
-    "neural": lambda: NeuralObservables(2, 4, 5, deviation=0.5, integrator=RungeKutta(3)).double(),
+    "neural": lambda: NeuralObservables(2, 4, 5, std=0.5, integrator=RungeKutta(3)).double(),
 }
 
 
@@ -45,7 +45,7 @@ def circle(radius: float = 1.0) -> Quadratics:
 def zero(kind: str):
     if kind == "quadratics":
         return Quadratics(torch.zeros(2, 4, 4), torch.zeros(2, 4)).double()
-    return NeuralObservables(2, 4, 5, deviation=0.0, integrator=RungeKutta(3)).double()
+    return NeuralObservables(2, 4, 5, std=0.0, integrator=RungeKutta(3)).double()
 
 
 @pytest.mark.parametrize("samples", [1, 2, 16])

@@ -121,7 +121,7 @@ def test_how_far_steps_are_off_after_half_a_turn(steps, error):
 
 @pytest.mark.parametrize("far", [1e3, 1e6])
 def test_neural_observables_do_not_run_away(far):
-    found = NeuralObservables(2, 4, deviation=1.0).double()
+    found = NeuralObservables(2, 4, std=1.0).double()
     states = far * torch.randn(20, 4, dtype=torch.float64)
     tau = amounts([3.0, -1.0])
     speed = (

@@ -15,9 +15,9 @@ from symbayes.dynamics.observables import (
     with_coefficients,
 )
 from symbayes.dynamics.quantity import Term, constancy, fitted, formula, read_observables, read_quadratics, span_of, typical
+from symbayes.dynamics.scaling import Scaling
 from symbayes.dynamics.systems import TESTS, System
 from symbayes.dynamics.trajectories import Trajectories, simulate
-from symbayes.dynamics.units import Units
 
 DATA = simulate("2-oscillators", trajectories=12, steps=15, seed=3)
 
@@ -34,7 +34,7 @@ def known(noise: float = 0.0) -> Quadratics:
 
 
 def test_formulas_are_short_and_exact_where_the_span_is():
-    units = Units.of(DATA)
+    units = Scaling.of(DATA)
     found = read_quadratics(span_of(units.taken_in(known()), 0.05), units, DATA)
     assert sorted(one.formula for one in found) == ["q1 p2 − q2 p1", "q1 q2 + p1 p2", "q1² + p1²", "q2² + p2²"]
     for one in found:
@@ -48,7 +48,7 @@ def test_formulas_are_short_and_exact_where_the_span_is():
 
 
 def test_a_fit_corrects_what_was_learned_and_says_how_exactly():
-    units = Units.of(DATA)
+    units = Scaling.of(DATA)
     found = read_quadratics(span_of(units.taken_in(known(0.01)), 0.1), units, DATA)
     assert len(found) == 4
     for one in found:
@@ -89,7 +89,7 @@ def test_constancy_has_a_standard_error_over_trajectories():
 
 def test_a_single_trajectory_has_no_standard_error():
     alone = Trajectories(DATA.states[:1], DATA.step)
-    units = Units.of(DATA)
+    units = Scaling.of(DATA)
     for one in read_quadratics(span_of(units.taken_in(known(0.01)), 0.1), units, alone):
         assert one.error is None
         assert "±" not in str(one)
@@ -105,11 +105,11 @@ def test_formulas_read_well():
 
 
 def test_observables_of_any_form_are_quantities_where_they_move_states():
-    observables = NeuralObservables(2, 4, 8, deviation=1.0, generator=torch.Generator().manual_seed(0))
+    observables = NeuralObservables(2, 4, 8, std=1.0, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         observables.outer[1].zero_()
         observables.linear[1].zero_()
-    units = Units.of(DATA)
+    units = Scaling.of(DATA)
     (only,) = read_observables(observables, units, DATA, DATA, 0.05)
     assert only.formula == "C1, a network"
     inside = observables.double()(DATA.states[0] / units.scale)[:, 0]
@@ -123,7 +123,7 @@ SLOW = System(lambda q, p: p.square().sum(-1) / 2 + (q * torch.tensor([0.1, 10.0
 
 def one(row, data, followed=None):
     """The quantity of these coefficients of monomials."""
-    units = Units.of(data)
+    units = Scaling.of(data)
     given = with_coefficients(torch.tensor([row], dtype=torch.float64), data.states.shape[2])
     (found,) = read_quadratics(span_of(units.taken_in(given), 1e-9), units, data, followed)
     return found
@@ -179,7 +179,7 @@ def test_over_a_long_time_a_tenth_of_the_terms_is_asked_for():
 )
 def test_what_is_conserved_is_confirmed_on_the_data_of_the_experiments(system, known, step):
     data = simulate(system, trajectories=30, steps=20, step=step, start=TESTS["test"], seed=1000)
-    units = Units.of(data)
+    units = Scaling.of(data)
     found = read_quadratics(span_of(units.taken_in(known), 1e-9), units, data)
     assert len(found) == len(known.halves)
     assert all(one.confirmed and one.drift < 1e-6 for one in found)

@@ -383,7 +383,7 @@ def test_terms_are_those_of_every_estimate():
         {"samples": 3},
         {"samples": 0, "draws": "random"},
         {"permutations": -1},
-        {"warm_up": 1.0},
+        {"annealing": 1.0},
         {"extent_rate": 0.0},
         {"spread_rate": -1.0},
     ],

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kernel import Kernel
+from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.evidence.laplace import laplace_evidence
@@ -50,7 +50,7 @@ def at_the_mode(features, targets, precisions, noise):
     return torch.stack(columns)
 
 
-@pytest.mark.parametrize("rule", [Ggn(), Kernel(subset=15)], ids=str)
+@pytest.mark.parametrize("rule", [Ggn(), TangentKernel(subset=15)], ids=str)
 @pytest.mark.parametrize("noise", [[0.7, 0.7], [0.4, 1.3]])
 def test_it_is_the_closed_form_for_linear_regression_with_several_prior_groups(rule, noise, generator):
     features, targets = regression(generator)
@@ -102,7 +102,16 @@ def test_gradients_are_those_of_the_closed_form(generator):
     assert_close(found, finite_difference(closed, logs), rtol=1e-6, atol=1e-8)
 
 
-RULES = [Kfac(), Kfac(pool_blocks=True), Kfac(sharing="reduce"), Ekfac(), Diagonal(), Ggn(), Ggn(joint=False), Kernel(12)]
+RULES = [
+    Kfac(),
+    Kfac(pool_blocks=True),
+    Kfac(sharing="reduce"),
+    Ekfac(),
+    Diagonal(),
+    Ggn(),
+    Ggn(joint=False),
+    TangentKernel(12),
+]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

@@ -131,7 +131,7 @@ def test_a_likelihood_whose_confidence_is_not_known_is_refused(kind):
     with pytest.raises(ValueError, match=message):
         calibration(prediction, counts)
     assert prediction.metrics(counts)["nll"].shape == (3,)
-    with pytest.raises(ValueError, match=rf"this is {kind.__name__}. Use `mean`.* and `deviation`"):
+    with pytest.raises(ValueError, match=rf"this is {kind.__name__}. Use `mean`.* and `std`"):
         prediction.interval()
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.curvature import Diagonal, Ekfac, Ggn, Kernel, Lanczos, Subsets
+from symbayes.curvature import Diagonal, Ekfac, Ggn, Lanczos, Subsets, TangentKernel
 from symbayes.curvature.blocks import DenseBlock, DiagonalBlock, EigenBlock, Factor, KroneckerBlock
 from symbayes.data.source import TensorSource
 from symbayes.errors import NoPosteriorError
@@ -141,7 +141,7 @@ def test_an_embedding_of_many_symbols_needs_no_matrix_over_symbols(generator):
     model = nn.Sequential(nn.Embedding(3000, 4), nn.Linear(4, 3))
     posterior = laplace_posterior(curvature_of(sb.Kfac(), model, torch.arange(9)), model, sb.TensorwisePrior(model))
     numbers = {name: value.numel() for name, value in vars(posterior.parts[0][1]).items()}
-    assert numbers == {"left": 1, "right": 16, "deviation": 12000}
+    assert numbers == {"left": 1, "right": 16, "std": 12000}
 
 
 @pytest.mark.parametrize("rule", ["kfac", "ekfac", "diagonal", "full"])
@@ -192,7 +192,7 @@ def test_a_matrix_that_is_indefinite_by_rounding_is_taken_for_the_nearest_that_i
     assert (spread.lower.diagonal() > 0).all()
 
 
-@pytest.mark.parametrize("rule", [Lanczos(1, 2), Kernel(4), Subsets(size=4)])
+@pytest.mark.parametrize("rule", [Lanczos(1, 2), TangentKernel(4), Subsets(size=4)])
 def test_rules_without_a_matrix_are_refused_with_what_to_use(rule, generator):
     model, prior, inputs = problem("embedding", generator)
     with pytest.raises(NoPosteriorError, match=r"kept as a matrix.*Use Kfac\(\), Ekfac\(\) or Diagonal\(\), or Ggn\(\)"):

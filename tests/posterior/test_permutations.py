@@ -45,10 +45,10 @@ def stirred(family, model):
     return learned
 
 
-def scalars(means, deviations=None) -> tuple[Posterior, list[HiddenUnits]]:
+def scalars(means, stds=None) -> tuple[Posterior, list[HiddenUnits]]:
     """Units that are one number each."""
     mean = torch.as_tensor(means, dtype=torch.float64)
-    spread = DiagonalSpread(torch.ones_like(mean) if deviations is None else torch.as_tensor(deviations, dtype=torch.float64))
+    spread = DiagonalSpread(torch.ones_like(mean) if stds is None else torch.as_tensor(stds, dtype=torch.float64))
     return Posterior({"u": mean}, ((Members({"u": tuple(mean.shape)}), spread),), "by hand"), [
         HiddenUnits("u", len(mean), {"u": -1})
     ]

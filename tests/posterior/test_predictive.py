@@ -58,7 +58,7 @@ def test_a_linear_model_predicts_as_linear_regression_in_closed_form(generator):
     found = predict(model, posterior, likelihood, inputs)
     assert_close(found.mean, mean, **EXACT)
     assert_close(found.epistemic.square(), epistemic, **EXACT)
-    assert_close(found.deviation.square(), variance, **EXACT)
+    assert_close(found.std.square(), variance, **EXACT)
     assert_close(found.log_prob(targets), Normal(mean, variance.sqrt()).log_prob(targets).sum(1), **EXACT)
     low, high = found.interval(0.9)
     assert_close((high - low) / 2, 1.6448536269514722 * variance.sqrt(), **EXACT)
@@ -74,7 +74,7 @@ def test_draws_of_weights_converge_to_the_closed_form(generator):
     assert ((found.mean - exact.mean).abs() < 4 * exact.epistemic / count**0.5).all()
     spread = exact.epistemic.square()
     assert ((found.epistemic.square() - spread).abs() < 4 * spread * (2 / count) ** 0.5).all()
-    assert_close(found.deviation.square() - found.epistemic.square(), exact.deviation.square() - spread, **EXACT)
+    assert_close(found.std.square() - found.epistemic.square(), exact.std.square() - spread, **EXACT)
     # The average of p(y | f) over draws, and its standard error.
     p = torch.stack([likelihood.log_prob(f, targets).exp() for f in found.outputs.values]).detach()
     error = p.std(0) / p.mean(0) / count**0.5
@@ -135,11 +135,11 @@ MODELS = {"norms": (norms, (3,)), "convolutions": (convolutions, (1, 3, 3)), "at
 
 
 def made_up(model, generator, scale=0.1):
-    """A posterior with a deviation of its own for every weight."""
+    """A posterior with a std of its own for every weight."""
     parts = []
     for name, parameter in model.named_parameters():
-        deviation = scale * torch.rand(parameter.numel(), generator=generator, dtype=parameter.dtype)
-        parts.append((Members({name: tuple(parameter.shape)}), DiagonalSpread(deviation)))
+        std = scale * torch.rand(parameter.numel(), generator=generator, dtype=parameter.dtype)
+        parts.append((Members({name: tuple(parameter.shape)}), DiagonalSpread(std)))
     return Posterior({name: p.detach().clone() for name, p in model.named_parameters()}, tuple(parts), "made up")
 
 
@@ -246,7 +246,7 @@ def test_averaged_probabilities_are_those_of_quadrature(generator):
     wanted, square = (torch.trapezoid(function * density, grid) for function in (p, p.square()))
     assert_close(found.mean[:, 1], wanted, rtol=0, atol=1e-3)
     assert_close(found.epistemic[:, 1], (square - wanted.square()).sqrt(), rtol=0, atol=1e-3)
-    assert_close(found.deviation, (found.mean * (1 - found.mean)).sqrt())
+    assert_close(found.std, (found.mean * (1 - found.mean)).sqrt())
     assert_close(found.mean.sum(1), torch.ones(8, dtype=torch.float64))
     assert_close(found.log_prob(torch.ones(8, dtype=torch.long)), found.mean[:, 1].log())
     sure = predict(model, posterior, sb.Categorical(), inputs, by="plug-in").mean
@@ -287,7 +287,7 @@ def test_plug_in_is_the_model_itself(likelihood, generator):
     found = predict(model, posterior, likelihood, inputs, by="plug-in", batch_size=2)
     outputs = model(inputs).detach()
     mean, variance = likelihood.moments(outputs)
-    assert_close((found.mean, found.deviation), (mean.detach(), variance.detach().sqrt()))
+    assert_close((found.mean, found.std), (mean.detach(), variance.detach().sqrt()))
     assert_close(found.epistemic, torch.zeros_like(outputs))
     targets = likelihood.sample(outputs, generator=generator).detach()
     assert_close(found.log_prob(targets), likelihood.log_prob(outputs, targets).detach())

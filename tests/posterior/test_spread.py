@@ -100,7 +100,7 @@ def test_cubature_has_the_moments_exactly(spread):
     posterior = Posterior(mean, ((members, spread), (Members({"other": (2,)}), other)), "test")
     points = posterior.cubature()
     rows = torch.cat([points["weight"], points["other"]], 1)
-    L = torch.block_diag(root_of(spread), torch.diag(other.deviation))
+    L = torch.block_diag(root_of(spread), torch.diag(other.std))
     centre = torch.cat([mean["weight"], mean["other"]])
     torch.testing.assert_close(rows.mean(0), centre)
     torch.testing.assert_close((rows - centre).T @ (rows - centre) / len(rows), L @ L.T)

@@ -22,7 +22,7 @@ def averaged(generator):
 @pytest.mark.parametrize("keep_best", [True, False])
 def test_the_evidence_of_a_result_is_that_of_the_extents_it_has(keep_best, generator):
     data, model = images(generator), averaged(generator)
-    objective = sb.Laplace(sb.Kfac(), burn_in=0.0, cool_down=0.0, frequency=1, extent_rate=0.5, keep_best=keep_best)
+    objective = sb.Laplace(sb.Kfac(), burn_in=0.0, cool_down=0.0, hyper_every=1, extent_rate=0.5, keep_best=keep_best)
     result = sb.fit(model, data, objective=objective, **QUICK)
     again = sb.laplace_evidence(model, data, result.likelihood, result.prior, rule=sb.Kfac())
     assert result.log_evidence == pytest.approx(float(again.total.detach()), abs=1e-4)
@@ -73,7 +73,7 @@ def test_a_result_does_not_hold_the_data(generator):
 
 def test_records_pair_the_evidence_with_its_extents(generator):
     data, model = images(generator), averaged(generator)
-    objective = sb.Laplace(sb.Kfac(), burn_in=0.0, cool_down=0.4, frequency=1, extent_rate=0.5)
+    objective = sb.Laplace(sb.Kfac(), burn_in=0.0, cool_down=0.4, hyper_every=1, extent_rate=0.5)
     history = sb.fit(model, data, objective=objective, **QUICK).history
     start = averaged(generator)
     start(data[0])

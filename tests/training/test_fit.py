@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 import symbayes as sb
-from symbayes.curvature import Ggn, Kernel, Lanczos, MonteCarloFisher
+from symbayes.curvature import Ggn, Lanczos, MonteCarloFisher, TangentKernel
 from symbayes.data.source import as_source
 from symbayes.training.problem import Problem
 from symbayes.training.record import Record
@@ -73,7 +73,7 @@ def test_map_keeps_the_prior_and_still_reports_the_evidence():
 
 
 def test_the_state_of_highest_evidence_is_kept():
-    objective = sb.Laplace(sb.Kfac(), burn_in=0.0, cool_down=0.0, frequency=1, keep_best=True)
+    objective = sb.Laplace(sb.Kfac(), burn_in=0.0, cool_down=0.0, hyper_every=1, keep_best=True)
     result = sb.fit(network(), blobs(), objective=objective, **QUICK)
     seen = [record.evidence.total for record in result.history if record.evidence]
     assert result.log_evidence == max(seen)
@@ -82,7 +82,7 @@ def test_the_state_of_highest_evidence_is_kept():
 
 
 def test_precisions_move_after_burn_in_and_rest_in_the_cool_down():
-    objective = sb.Laplace(sb.Kfac(), burn_in=0.25, cool_down=0.5, frequency=1)
+    objective = sb.Laplace(sb.Kfac(), burn_in=0.25, cool_down=0.5, hyper_every=1)
     result = sb.fit(network(), blobs(), objective=objective, **QUICK)
     records = result.history
     assert [record.epoch for record in records if record.evidence] == [3, 4, 5, 6, 12]
@@ -91,7 +91,7 @@ def test_precisions_move_after_burn_in_and_rest_in_the_cool_down():
 
 
 def test_the_final_rule_reports_the_evidence_of_what_is_kept():
-    objective = sb.Laplace(sb.Kfac(MonteCarloFisher(2)), Ggn(), frequency=4)
+    objective = sb.Laplace(sb.Kfac(MonteCarloFisher(2)), Ggn(), hyper_every=4)
     result = sb.fit(network(), blobs(), objective=objective, **QUICK)
     assert result.evidence.estimator == "exact GGN (full)"
     again = sb.laplace_evidence(result.model, blobs(), result.likelihood, result.prior, rule=Ggn())
@@ -102,7 +102,7 @@ def test_training_is_a_generator_of_records():
     model = network()
     inputs, targets = blobs()
     problem = Problem(model, as_source((inputs, targets), torch.device("cpu")), sb.Categorical(), sb.TensorwisePrior(model))
-    records = train(problem, sb.Laplace(frequency=1), sb.Schedule(3), generator=torch.Generator().manual_seed(0))
+    records = train(problem, sb.Laplace(hyper_every=1), sb.Schedule(3), generator=torch.Generator().manual_seed(0))
     first = next(records)
     assert isinstance(first, Record)
     assert (first.epoch, first.epochs) == (1, 3)
@@ -116,7 +116,7 @@ def test_regression_learns_its_noise():
     with torch.random.fork_rng():
         torch.random.manual_seed(0)
         model = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
-    objective = sb.Laplace(sb.Kfac(), frequency=2)
+    objective = sb.Laplace(sb.Kfac(), hyper_every=2)
     result = sb.fit(
         model,
         (inputs, targets),
@@ -132,7 +132,7 @@ def test_regression_learns_its_noise():
 @pytest.mark.parametrize("rule", [sb.Kfac(), Ggn(), Lanczos(2, 20)], ids=str)
 def test_the_evidence_of_a_learned_noise_is_that_of_the_noise_kept(rule, keep_best):
     inputs = blobs()[0]
-    objective = sb.Laplace(rule, damping=1.0, frequency=3, keep_best=keep_best)
+    objective = sb.Laplace(rule, damping=1.0, hyper_every=3, keep_best=keep_best)
     with torch.random.fork_rng():
         torch.random.manual_seed(0)
         model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
@@ -316,12 +316,12 @@ def test_a_loss_that_stops_being_a_number_is_said():
     [
         (lambda: sb.Laplace(burn_in=1.0), "burn_in and cool_down must be shares of the epochs"),
         (lambda: sb.Laplace(damping=0.0), "damping must lie above 0"),
-        (lambda: sb.Laplace(frequency=0), "hyper_steps and extent_steps must be at least 1"),
+        (lambda: sb.Laplace(hyper_every=0), "hyper_steps and extent_steps must be at least 1"),
         (lambda: sb.Schedule(epochs=0), "epochs and batch_size must be at least 1"),
         (lambda: sb.Gaussian(0.0), "noise must be positive, got 0.0"),
         (lambda: MonteCarloFisher(0), "samples must be at least 1, got 0"),
         (lambda: Lanczos(0), "at least one probe and one step, got 0 and 60"),
-        (lambda: Kernel(0), "at least one subset of at least one datum, got 1 of 0"),
+        (lambda: TangentKernel(0), "at least one subset of at least one datum, got 1 of 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(build, message):

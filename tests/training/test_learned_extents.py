@@ -9,13 +9,13 @@ from torch.testing import assert_close
 
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.fisher import MonteCarloFisher
-from symbayes.curvature.kernel import Kernel, Subsets
+from symbayes.curvature.kernel import Subsets, TangentKernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.load import load
 from symbayes.errors import NotFiniteError
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.filters import FilterBank
-from symbayes.invariance.orbit_average import Augmentation, OrbitAverage
+from symbayes.invariance.orbit_average import LearnedAugmentation, OrbitAverage
 from symbayes.report.runs import make_page
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.fit import fit
@@ -45,11 +45,11 @@ def learn(kind, objective, generator, model=None):
     return fit(model, points(kind, generator), objective=objective, schedule=SCHEDULE, progress=False)
 
 
-@pytest.mark.parametrize("rule", [Kfac(MonteCarloFisher()), Diagonal(), Kernel(40), Subsets(Kfac(), 60)], ids=str)
+@pytest.mark.parametrize("rule", [Kfac(MonteCarloFisher()), Diagonal(), TangentKernel(40), Subsets(Kfac(), 60)], ids=str)
 def test_the_evidence_finds_what_may_be_turned_and_what_may_not(rule, generator):
     found = {}
     for kind in ("circle", "side"):
-        objective = Laplace(rule, burn_in=0.2, cool_down=0.2, frequency=1, damping=0.5, extent_rate=0.4, extent_share=1.0)
+        objective = Laplace(rule, burn_in=0.2, cool_down=0.2, hyper_every=1, damping=0.5, extent_rate=0.4, extent_share=1.0)
         result = learn(kind, objective, generator)
         found[kind] = result.model.extents["rotation"]
         assert result.history[-1].extents == result.model.extents
@@ -76,7 +76,7 @@ def test_map_and_fixed_extents_keep_them(generator):
 def test_extents_never_leave_their_bounds(generator):
     net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
     model = OrbitAverage(net, affine2d("rotation", on="points").bounded(rotation=0.7).starting(0.5), 6)
-    objective = Laplace(Kfac(MonteCarloFisher()), frequency=1, extent_rate=0.4)
+    objective = Laplace(Kfac(MonteCarloFisher()), hyper_every=1, extent_rate=0.4)
     result = learn("circle", objective, generator, model)
     assert max(record.extents["rotation"] for record in result.history) == pytest.approx(40.1, abs=0.05)
 
@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_extents(generator):
     found = []
     for _ in range(2):
         torch.manual_seed(3)
-        objective = Laplace(Kfac(MonteCarloFisher()), frequency=2, extent_share=0.5)
+        objective = Laplace(Kfac(MonteCarloFisher()), hyper_every=2, extent_share=0.5)
         data = points("circle", torch.Generator().manual_seed(0))
         found.append(fit(model_of(), data, objective=objective, schedule=SCHEDULE, progress=False).model.extents)
     assert found[0] == found[1]
@@ -166,7 +166,7 @@ def test_an_augmentation_draws_up_to_the_extents_and_to_the_sides_it_should():
     with torch.no_grad():
         model.orbit.value.copy_(torch.tensor([0.5, 0.0]))  # in the order of the group: translation_x, rotation
     model(torch.zeros(1, 2))
-    augment = Augmentation(model.orbit, torch.Generator().manual_seed(0))
+    augment = LearnedAugmentation(model.orbit, torch.Generator().manual_seed(0))
     moved = augment(torch.zeros(4000, 2))
     assert moved[:, 1].abs().max() == 0
     assert_close(
@@ -199,7 +199,7 @@ def test_filters_that_are_trained_learn_how_far_they_are_turned(generator):
     task = load("upright-digits").transformed(rotation=180).subset(200)
     found = {}
     evidence = Laplace(
-        Kfac(MonteCarloFisher()), burn_in=0.2, cool_down=0.2, frequency=1, damping=0.5, extent_rate=0.4, extent_share=0.5
+        Kfac(MonteCarloFisher()), burn_in=0.2, cool_down=0.2, hyper_every=1, damping=0.5, extent_rate=0.4, extent_share=0.5
     )
     for name, objective in {"evidence": evidence, "loss": Augerino(strength=0.0, extent_rate=0.05)}.items():
         bank = FilterBank((1, 16, 16), 24, affine2d("rotation"), samples=8, generator=torch.Generator().manual_seed(0))

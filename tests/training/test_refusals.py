@@ -7,7 +7,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.curvature import Ggn, Kernel, Lanczos, Preconditioned
+from symbayes.curvature import Ggn, Lanczos, Preconditioned, TangentKernel
 from symbayes.posterior import FullCovariance
 from symbayes.training.optimiser import PLAIN
 
@@ -99,7 +99,7 @@ OUTPUTS = {
     "a dictionary": (lambda h: {"logits": h}, "got a dict"),
     "a sum": (lambda h: h.sum(), r"got shape \(\)"),
 }
-RULES = [sb.Kfac(), Ggn(), Kernel(N), Lanczos(1, 2)]
+RULES = [sb.Kfac(), Ggn(), TangentKernel(N), Lanczos(1, 2)]
 
 
 @pytest.mark.parametrize("name", OUTPUTS)

@@ -23,7 +23,7 @@ def test_it_finds_the_evidence_noise_and_precision_of_linear_regression():
     x, y = regression()
     torch.manual_seed(0)
     model = nn.Linear(4, 1, bias=False)
-    objective = sb.Elbo(FullCovariance(), draws="cubature", warm_up=0.0)
+    objective = sb.Elbo(FullCovariance(), draws="cubature", annealing=0.0)
     schedule = sb.Schedule(epochs=300, batch_size=60, learning_rate=0.03)
     found = sb.fit(model, (x, y), likelihood=sb.Gaussian(), objective=objective, schedule=schedule, progress=False)
 
@@ -53,8 +53,8 @@ def test_noise_by_gradient_ends_where_it_does_in_closed_form():
     found = {}
     for noise in ("closed form", "gradient"):
         torch.manual_seed(0)
-        objective = sb.Elbo(FullCovariance(), draws="cubature", noise=noise, spread_rate=3.0, warm_up=0.0)
-        schedule = sb.Schedule(epochs=400, batch_size=60, learning_rate=0.02, warm_up=0.0)
+        objective = sb.Elbo(FullCovariance(), draws="cubature", noise=noise, spread_rate=3.0, annealing=0.0)
+        schedule = sb.Schedule(epochs=400, batch_size=60, learning_rate=0.02, annealing=0.0)
         model = nn.Linear(4, 1)
         result = sb.fit(model, data, likelihood=sb.Gaussian(), objective=objective, schedule=schedule, progress=False)
         found[noise] = result.likelihood.noise().item()
@@ -73,13 +73,13 @@ class _Waves(nn.Module):
         return self.map(torch.cat([(self.frequency * inputs).sin(), (self.frequency * inputs).cos()], 1))
 
 
-@pytest.mark.parametrize("warm_up", [0.0, 0.3])
-def test_hyperparameters_of_a_user_are_learned(warm_up):
+@pytest.mark.parametrize("annealing", [0.0, 0.3])
+def test_hyperparameters_of_a_user_are_learned(annealing):
     torch.manual_seed(0)
     x = torch.rand(80, 1) * 4 - 2
     data = (x, (2.0 * x).sin() + 0.1 * torch.randn(80, 1))
     model = _Waves(1.6)
-    objective = sb.Elbo(FullCovariance(), warm_up=warm_up)
+    objective = sb.Elbo(FullCovariance(), annealing=annealing)
     schedule = sb.Schedule(epochs=100, batch_size=80, learning_rate=0.05)
     result = sb.fit(model, data, likelihood=sb.Gaussian(0.3), objective=objective, schedule=schedule, progress=False)
     assert result.model.frequency.item() == pytest.approx(2.0, abs=0.05)
@@ -102,7 +102,7 @@ def relaxed(targets_shift: bool) -> sb.Result:
     )
     model = nn.Sequential(layer, nn.Flatten())
     schedule = sb.Schedule(epochs=250, batch_size=150, learning_rate=0.05)
-    objective = sb.Elbo(sb.MeanField(), warm_up=0.1, spread_rate=4.0)
+    objective = sb.Elbo(sb.MeanField(), annealing=0.1, spread_rate=4.0)
     return sb.fit(model, (x, y), likelihood=sb.Gaussian(0.5), objective=objective, schedule=schedule, progress=False)
 
 
@@ -150,16 +150,16 @@ def test_the_same_seed_gives_the_same_result():
 
 
 def test_the_divergence_is_let_in_and_reported_in_full():
-    objective = sb.Elbo(warm_up=0.5)
+    objective = sb.Elbo(annealing=0.5)
     weights = [objective.weight_at(epoch, 10) for epoch in range(1, 11)]
     assert weights == sorted(weights)
     assert WARM_FROM < weights[0] < 0.01
     assert weights[4:] == [1.0] * 6
-    assert sb.Elbo(warm_up=0.0).weight_at(1, 10) == 1.0
+    assert sb.Elbo(annealing=0.0).weight_at(1, 10) == 1.0
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     problem = Problem(model, as_source(regression(), torch.device("cpu")), sb.Gaussian(), sb.TensorwisePrior(model))
-    records = list(train(problem, sb.Elbo(warm_up=0.9), sb.Schedule(2, 60), generator=torch.Generator().manual_seed(0)))
+    records = list(train(problem, sb.Elbo(annealing=0.9), sb.Schedule(2, 60), generator=torch.Generator().manual_seed(0)))
     for record in records:
         found = record.evidence
         assert found.total == pytest.approx(found.log_likelihood + found.log_prior + found.log_volume)

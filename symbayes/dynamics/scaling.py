@@ -1,4 +1,4 @@
-"""Units in which states and velocities are of size one, so that one set of settings serves planets and pendulums."""
+"""Scaling in which states and velocities are of size one, so that one set of settings serves planets and pendulums."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from torch import Tensor
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.trajectories import Trajectories
 
-#: How far from zero positions may lie, in deviations.
+#: How far from zero positions may lie, in stds.
 _FAR = 100.0
 
 
 @dataclass(frozen=True)
-class Units:
+class Scaling:
     """Of positions, momenta and time; all positions have the same, and all momenta, so that motion stays Hamiltonian.
 
     Args:
@@ -26,7 +26,7 @@ class Units:
     time: float
 
     @classmethod
-    def of(cls, trajectories: Trajectories) -> "Units":
+    def of(cls, trajectories: Trajectories) -> "Scaling":
         """In which positions, momenta and velocities are of size one, on average over the data.
 
         Raises:
@@ -52,7 +52,7 @@ class Units:
         return cls(scale, 1 / speed)
 
     @classmethod
-    def none(cls, trajectories: Trajectories) -> "Units":
+    def none(cls, trajectories: Trajectories) -> "Scaling":
         """Those of the data."""
         return cls(torch.ones(2 * trajectories.degrees, dtype=torch.float64), 1.0)
 

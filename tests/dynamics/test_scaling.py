@@ -1,4 +1,4 @@
-"""Units in which states are of size one: motion stays Hamiltonian, and observables have the same flows."""
+"""Scaling in which states are of size one: motion stays Hamiltonian, and observables have the same flows."""
 
 import pytest
 import torch
@@ -6,16 +6,16 @@ from torch.testing import assert_close
 
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.phase import velocity
+from symbayes.dynamics.scaling import Scaling
 from symbayes.dynamics.trajectories import Trajectories, simulate
-from symbayes.dynamics.units import Units
 
-UNITS = Units(torch.tensor([3.0, 3.0, 0.5, 0.5], dtype=torch.float64), 7.0)
+UNITS = Scaling(torch.tensor([3.0, 3.0, 0.5, 0.5], dtype=torch.float64), 7.0)
 
 
 def test_states_and_velocities_are_of_size_one():
     made = simulate("2-oscillators", trajectories=30, steps=5)
     large = Trajectories(made.states * torch.tensor([1e9, 1e9, 1e-3, 1e-3]), 86400.0)
-    inside = Units.of(large).entered(large)
+    inside = Scaling.of(large).entered(large)
     for half in inside.states.chunk(2, -1):
         assert float(half.square().mean().sqrt()) == pytest.approx(1)
     assert float((inside.states.diff(dim=1) / inside.step).square().mean().sqrt()) == pytest.approx(1)
@@ -43,9 +43,9 @@ def test_quadratics_have_the_same_flows_inside_and_outside():
 
 def test_what_does_not_move_has_no_units():
     with pytest.raises(ValueError, match="States must change"):
-        Units.of(Trajectories(torch.ones(2, 3, 2, dtype=torch.float64), 0.1))
+        Scaling.of(Trajectories(torch.ones(2, 3, 2, dtype=torch.float64), 0.1))
     with pytest.raises(ValueError, match="momenta of size 0"):
-        Units.of(Trajectories(torch.tensor([[[1.0, 0.0], [2.0, 0.0]]]), 0.1))
+        Scaling.of(Trajectories(torch.tensor([[[1.0, 0.0], [2.0, 0.0]]]), 0.1))
     made = simulate("oscillator", trajectories=5)
     with pytest.raises(ValueError, match=r"q is about 1e\+03, where positions differ by .* Subtract a constant"):
-        Units.of(Trajectories(made.states + torch.tensor([1000.0, 0.0]), 0.2))
+        Scaling.of(Trajectories(made.states + torch.tensor([1000.0, 0.0]), 0.2))

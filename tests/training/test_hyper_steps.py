@@ -25,31 +25,31 @@ class Scaled(nn.Module):
         return self.linear((self.log_scale.exp() * inputs).tanh())
 
 
-def scales(frequency: int, *, batch_size: int = 8, epochs: int = 8, warm_up: float = 0.0) -> list[float]:
+def scales(hyper_every: int, *, batch_size: int = 8, epochs: int = 8, annealing: float = 0.0) -> list[float]:
     """The hyperparameter after every epoch."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.linspace(-2, 2, 8)[:, None]
     targets = (3 * inputs).tanh() + 0.05 * torch.randn(8, 1, generator=generator)
     model = Scaled()
     problem = Problem(model, as_source((inputs, targets), torch.device("cpu")), sb.Gaussian(0.1), sb.TensorwisePrior(model))
-    objective = sb.Elbo(sb.posterior.FullCovariance(), warm_up=warm_up, extent_rate=0.05, frequency=frequency)
+    objective = sb.Elbo(sb.posterior.FullCovariance(), annealing=annealing, extent_rate=0.05, hyper_every=hyper_every)
     schedule = sb.Schedule(epochs, batch_size, 0.01)
     return [model.log_scale.item() for _ in train(problem, objective, schedule, generator=generator)]
 
 
 def test_hyperparameters_rest_between_steps():
-    found = [0.0, *scales(frequency=3)]
+    found = [0.0, *scales(hyper_every=3)]
     moved = [epoch for epoch in range(1, 9) if found[epoch] != found[epoch - 1]]
     assert moved == [3, 6]
 
 
 def test_batches_do_not_count():
-    found = [0.0, *scales(frequency=4, batch_size=2)]
+    found = [0.0, *scales(hyper_every=4, batch_size=2)]
     assert [epoch for epoch in range(1, 9) if found[epoch] != found[epoch - 1]] == [4, 8]
 
 
 def test_periods_begin_after_the_warm_up():
-    found = [0.0, *scales(frequency=2, warm_up=0.375)]  # of 8 epochs, the third is the first in full
+    found = [0.0, *scales(hyper_every=2, annealing=0.375)]  # of 8 epochs, the third is the first in full
     assert [epoch for epoch in range(1, 9) if found[epoch] != found[epoch - 1]] == [4, 6, 8]
 
 
@@ -65,16 +65,16 @@ def test_a_step_goes_down_the_mean_gradient_of_the_second_half(monkeypatch):
 
     monkeypatch.setattr(torch.autograd, "grad", watch)
     monkeypatch.setattr("symbayes.training.hyper.HyperAdam.step", lambda self, gradients, rate: steps.append(gradients))
-    scales(frequency=4)
+    scales(hyper_every=4)
     assert len(seen) == 8
     assert [gradient.item() for (gradient,) in steps] == [pytest.approx(sum(seen[i : i + 2]) / 2) for i in (2, 6)]
 
 
 def test_no_epochs_between_steps_are_refused():
-    with pytest.raises(ValueError, match=r"frequency must be at least 1, a step of hyperparameters with every batch; got 0"):
-        sb.Elbo(frequency=0)
+    with pytest.raises(ValueError, match=r"hyper_every must be at least 1, a step of hyperparameters with every batch; got 0"):
+        sb.Elbo(hyper_every=0)
 
 
 def test_a_schedule_without_a_step_of_hyperparameters_is_refused():
-    with pytest.raises(ValueError, match=r"every frequency=5 epochs after the warm-up.* there are 4 of 6"):
-        scales(frequency=5, epochs=6, warm_up=0.5)
+    with pytest.raises(ValueError, match=r"every hyper_every=5 epochs after the warm-up.* there are 4 of 6"):
+        scales(hyper_every=5, epochs=6, annealing=0.5)
