@@ -125,7 +125,7 @@ def _objective(settings: Settings, by: str) -> Objective:
         annealing=0.1,
         spread_rate=3.0,
         extent_rate=0.1,
-        frequency=min(50, max(1, settings.epochs // 5)),
+        hyper_every=min(50, max(1, settings.epochs // 5)),
     )
 
 

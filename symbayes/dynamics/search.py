@@ -32,8 +32,8 @@ class Search:
         batch_size: Pairs of states in a step.
         learning_rate: Of the energy, at the start.
         rate: Of observables.
-        annealing: Share of the updates over which the divergence comes in and observables rest; see `Elbo`. None for 0.1, and for
-            0.02 where observables are neural: those vanish where weights fit without them.
+        annealing: Share of the updates over which the divergence comes in and observables rest; see `Elbo`. None for 0.1, and
+            for 0.02 where observables are neural: those vanish where weights fit without them.
         draws: Of weights in a step.
         threshold: Observables that are weaker than this, in units in which states are of size one, do not count.
     """

@@ -57,7 +57,7 @@ class Elbo(Objective):
         permutations: How many random permutations of hidden units the volume is corrected with (`posterior/permutations.py`);
             none when 0.
         units: The hidden units that may change places; found in the model when None.
-        annealing: Share of the epochs over which the divergence is let into the gradient, in equal factors from a thousandth on.
+        annealing: Share of the epochs over which the divergence is let into the gradient, in equal factors from a thousandth.
             Extents and other hyperparameters rest until then. At full weight from the start, weights that do not fit anything
             yet are given up: the bound has a maximum where the network is off. Evidence is always reported in full.
         spread_rate: Learning rate of the spread, relative to that of the weights.
@@ -423,6 +423,6 @@ def _refuse_too_short(problem: Problem, objective: Elbo, schedule: Schedule) -> 
     left = sum(objective.weight_at(epoch, schedule.epochs) == 1 for epoch in range(1, schedule.epochs + 1))
     if hyperparameters(problem.model) and left < objective.hyper_every:
         raise ValueError(
-            f"Hyperparameters move every hyper_every={objective.hyper_every} epochs after the annealing, so there must be as many; "
+            f"Hyperparameters move every {objective.hyper_every} epochs after the annealing, so there must be as many; "
             f"there are {left} of {schedule.epochs}. Train longer, or lower hyper_every or annealing of Elbo."
         )
