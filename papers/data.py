@@ -19,7 +19,7 @@ from torch.nn import functional
 from symbayes.data.files import Images, cifar10_images, mnist_images, require
 from symbayes.data.load import DIGITS, FILES, folder_of
 from symbayes.data.task import Pair, Task
-from symbayes.data.transform import Ranges, reading, resampled
+from symbayes.data.transform import Ranges, reading, resample
 
 _SIDE = 32
 _TRAINING, _ORDER_SEED = 50_000, 711
@@ -48,7 +48,7 @@ def moved(images: UInt8[Tensor, "n c h w"], spread: Ranges, seed: int) -> UInt8[
     """Every image turned, shifted and scaled once; zero outside, cut down to whole numbers."""
     maps = reading(spread.draw(len(images), Generator().manual_seed(seed)))
     parts = zip(images.split(_AT_ONCE), maps.split(_AT_ONCE), strict=True)
-    return torch.cat([resampled(part.double(), maps, (0.0,)).clamp(0, 255).to(torch.uint8) for part, maps in parts])
+    return torch.cat([resample(part.double(), maps, (0.0,)).clamp(0, 255).to(torch.uint8) for part, maps in parts])
 
 
 def in_quadrants(images: UInt8[Tensor, "n 1 h w"], seed: int) -> tuple[UInt8[Tensor, "n 1 side side"], Int[Tensor, " n"]]:
@@ -62,10 +62,10 @@ def in_quadrants(images: UInt8[Tensor, "n 1 h w"], seed: int) -> tuple[UInt8[Ten
     canvas = images.new_zeros(n, 1, 2, height, 2, width)
     canvas[torch.arange(n), :, quadrants // 2, :, quadrants % 2] = images
     canvases = canvas.view(n, 1, 2 * height, 2 * width).split(_AT_ONCE)
-    return torch.cat([_resized(part.float()).round().to(torch.uint8) for part in canvases]), quadrants
+    return torch.cat([_resize(part.float()).round().to(torch.uint8) for part in canvases]), quadrants
 
 
-def _resized(images: Tensor) -> Tensor:
+def _resize(images: Tensor) -> Tensor:
     return functional.interpolate(images, (_SIDE, _SIDE), mode="bilinear", align_corners=False)
 
 
@@ -74,7 +74,7 @@ def _of_mnist(task: Task, name: str) -> Task:
     chosen = torch.randperm(len(task.train[0]), generator=Generator().manual_seed(_ORDER_SEED))[:_TRAINING]
 
     def sized(images: Tensor) -> Tensor:
-        return images if images.shape[-1] == _SIDE else torch.cat([_resized(part) for part in images.split(_AT_ONCE)])
+        return images if images.shape[-1] == _SIDE else torch.cat([_resize(part) for part in images.split(_AT_ONCE)])
 
     train = sized(task.train[0][chosen]), task.train[1][chosen]
     return replace(task, name=name, train=train, test=(sized(task.test[0]), task.test[1]))
@@ -85,7 +85,7 @@ def _mnist32(folder: Path, verify: bool) -> Task:
     return _of_mnist(mnist_images(folder, verify).task(), "mnist32")
 
 
-def _placed(folder: Path, verify: bool, name: str, quadrants_matter: bool) -> Task:
+def _place(folder: Path, verify: bool, name: str, quadrants_matter: bool) -> Task:
     """Digits in quadrants: which digit, or digit + 10 · quadrant."""
     source = mnist_images(folder, verify)
 
@@ -98,7 +98,7 @@ def _placed(folder: Path, verify: bool, name: str, quadrants_matter: bool) -> Ta
     return replace(task, classes=40 if quadrants_matter else 10)
 
 
-def _transformed(folder: Path, verify: bool, name: str, read: Callable[[Path, bool], Images], spread: Ranges) -> Task:
+def _transform(folder: Path, verify: bool, name: str, read: Callable[[Path, bool], Images], spread: Ranges) -> Task:
     source = read(folder, verify)
     train = moved(source.train[0], spread, _TRAIN_SEED), source.train[1]
     test = moved(source.test[0], spread, _TEST_SEED), source.test[1]
@@ -109,10 +109,10 @@ def _transformed(folder: Path, verify: bool, name: str, read: Callable[[Path, bo
 #: By name: what reads a task from a folder, given whether files must be the originals.
 PUBLISHED: dict[str, Callable[[Path, bool], Task]] = {
     "mnist32": _mnist32,
-    "digit-mnist": partial(_placed, name="digit-mnist", quadrants_matter=False),
-    "quadrant-mnist": partial(_placed, name="quadrant-mnist", quadrants_matter=True),
+    "digit-mnist": partial(_place, name="digit-mnist", quadrants_matter=False),
+    "quadrant-mnist": partial(_place, name="quadrant-mnist", quadrants_matter=True),
     **{
-        f"{kind}-{source}": partial(_transformed, name=f"{kind}-{source}", read=read, spread=spread)
+        f"{kind}-{source}": partial(_transform, name=f"{kind}-{source}", read=read, spread=spread)
         for source, read in (("mnist", mnist_images), ("cifar10", cifar10_images))
         for kind, spread in _SPREADS[source].items()
     },
@@ -168,16 +168,16 @@ def load(name: str, folder: str | Path | None = None, *, verify: bool = True) ->
     """
     if name in _EMBEDDED:
         return _EMBEDDED[name](name)
-    return _FROM_FILES[name](_checked(name, folder), verify)
+    return _FROM_FILES[name](_require_folder(name, folder), verify)
 
 
 def check_files(name: str, folder: str | Path | None = None) -> None:
     """Raise what `load` would, without building the task: the files must be there, and be the originals."""
     if name not in _EMBEDDED:
-        require("cifar10" if name.endswith("cifar10") else "mnist", _checked(name, folder))
+        require("cifar10" if name.endswith("cifar10") else "mnist", _require_folder(name, folder))
 
 
-def _checked(name: str, folder: str | Path | None) -> Path:
+def _require_folder(name: str, folder: str | Path | None) -> Path:
     if name not in _FROM_FILES:
         raise KeyError(f"There is no task {name!r}; there are {', '.join([*_EMBEDDED, *_FROM_FILES])}.")
     return folder_of(name, folder)

@@ -88,7 +88,7 @@ def reproduction(what: str) -> Callable[..., None]:
         if resume:
             todo = [row for row in todo if not _is_finished(paper, row, out, options)]
         attempts = {row: (what, row, options, data, out, stamp, resume) for row in todo}
-        for index, (row, found) in enumerate(_performed(attempts, jobs), start=1):
+        for index, (row, found) in enumerate(_perform(attempts, jobs), start=1):
             failed += isinstance(found, str)
             said = found if isinstance(found, str) else paper.words(found)
             console.print(f"{index}/{len(todo)} {escape(_name(row))}: {escape(said)}", highlight=False, soft_wrap=True)
@@ -132,7 +132,7 @@ def _is_finished(paper: Paper, row: Any, out: Path, options: Options) -> bool:
     return not changed
 
 
-def _performed(attempts: Mapping[Any, tuple[Any, ...]], jobs: int) -> Iterator[tuple[Any, Figures | str]]:
+def _perform(attempts: Mapping[Any, tuple[Any, ...]], jobs: int) -> Iterator[tuple[Any, Figures | str]]:
     """Rows with their figures, or with what went wrong, as they come."""
     if jobs == 1:
         for row, words in attempts.items():

@@ -30,14 +30,14 @@ def perform(what: str, row: Any, options: Options, data: Path | None, out: Path,
     """
     paper, folder = PAPERS[what], run_folder(out, row)
     start(folder)
-    whole = _loaded(row.task, data) if paper.reads_files else None
+    whole = _load(row.task, data) if paper.reads_files else None
     found = {**paper.run(row, whole, options, folder), **stamp, "asked": options.asked}
     finish(folder, found)
     return found
 
 
 @lru_cache(maxsize=1)
-def _loaded(task: str, data: Path | None) -> Task:
+def _load(task: str, data: Path | None) -> Task:
     """Rows on the same task follow each other, and share it."""
     return load(task, data)
 

@@ -98,12 +98,12 @@ class ConvRows(RowForm):
         """Equal to the module's own, with a padding that is cheaper to differentiate where it is circular."""
         conv = self.module
         return CONVOLUTIONS[len(conv.kernel_size)](
-            self._padded(inputs), conv.weight, conv.bias, stride=conv.stride, dilation=conv.dilation, groups=conv.groups
+            self._pad(inputs), conv.weight, conv.bias, stride=conv.stride, dilation=conv.dilation, groups=conv.groups
         )
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
         conv = self.module
-        return patch_rows(self._padded(inputs), conv.kernel_size, conv.stride, conv.groups, conv.dilation)
+        return patch_rows(self._pad(inputs), conv.kernel_size, conv.stride, conv.groups, conv.dilation)
 
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
         return channel_rows(outputs, self.module.groups)
@@ -112,7 +112,7 @@ class ConvRows(RowForm):
         blocks = self.module.groups
         return blocks, shape[0] // blocks, prod(shape[1:])
 
-    def _padded(self, inputs: Tensor) -> Tensor:
+    def _pad(self, inputs: Tensor) -> Tensor:
         conv = self.module
         if not isinstance(conv.padding, str):
             return pad(inputs, conv.padding, conv.padding_mode)

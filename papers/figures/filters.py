@@ -210,13 +210,13 @@ def _digits(settings: Settings, name: str) -> _Digits:
             f"There are {len(images)} digits for data and filters together, and a few filters are drawn; got "
             f"data={settings.data} and filters={settings.filters}."
         )
-    moved = _moved(images[:end], DATA[name], generator)
+    moved = _move(images[:end], DATA[name], generator)
     filters = images[settings.data : end] if settings.upright_filters else moved[settings.data :]
     train = (moved[: settings.data], labels[: settings.data])
-    return _Digits(train, (_moved(held_out, DATA[name], generator), answers), filters)
+    return _Digits(train, (_move(held_out, DATA[name], generator), answers), filters)
 
 
-def _moved(images: Tensor, amounts: dict[str, float], generator: Generator) -> Tensor:
+def _move(images: Tensor, amounts: dict[str, float], generator: Generator) -> Tensor:
     """Each image under a transformation of its own."""
     draws = 2 * torch.rand(len(images), 1, len(_GROUP.names), generator=generator) - 1
     draws[..., -1] = draws[..., -2]  # one scale for both axes

@@ -76,16 +76,16 @@ def run(folder: Path, progress: Progress | None = None, settings: Settings | Non
 
 def translation(settings: Settings) -> Numbers:
     """F-FC+CONV: which blocks keep translation where the place of a digit does not matter, and where it does."""
-    return _relaxed(_PLACES, ("factored", "conv"), 8, settings)
+    return _relax(_PLACES, ("factored", "conv"), 8, settings)
 
 
 def rotation(settings: Settings) -> Numbers:
     """F-FC+CONV+GCONV: which blocks keep translation, and which quarter turns as well."""
     questions = {"upright digits": "upright-digits", "shifted digits": "shifted-digits", "turned digits": "turned-digits"}
-    return _relaxed(questions, ("factored", "conv", "gconv"), 2, settings)
+    return _relax(questions, ("factored", "conv", "gconv"), 2, settings)
 
 
-def _relaxed(questions: Mapping[str, str], paths: Sequence[str], width: int, settings: Settings) -> Numbers:
+def _relax(questions: Mapping[str, str], paths: Sequence[str], width: int, settings: Settings) -> Numbers:
     found = []
     for question, name in questions.items():
         task = load(name)
@@ -174,7 +174,13 @@ def permutation(settings: Settings) -> Numbers:
         error = result.evaluate(test)["squared error"] / float(test[1].var())
         matrices = _strongest(tied.transpose(1, 2).flatten(0, 1), 1)
         found.append(
-            {"task": question, "tied": matrices[0], "pooled": _listed(pooled[0, 0]), "error": _short(error), **_facts(result)}
+            {
+                "task": question,
+                "tied": matrices[0],
+                "pooled": _list(pooled[0, 0]),
+                "error": _short(error),
+                **_facts(result),
+            }
         )
     return {"tasks": found}
 
@@ -191,7 +197,11 @@ def board_symmetry(settings: Settings) -> Numbers:
         result = _fit(model, (inputs[part], answers[part]), 150, settings, 50, 1e-2)
         first, second = (spelled(layer, (channels, 3, 3)) for layer, channels in ((model[0], 2), (model[2], 16)))
         hidden = int((second - second.mean(0)).square().sum((0, 1, 3)).argmax())
-        numbers = {"cells": _listed(first[hidden, :, 0]), "classes": _listed(second[:, 0, hidden]), "names": list(classes)}
+        numbers = {
+            "cells": _list(first[hidden, :, 0]),
+            "classes": _list(second[:, 0, hidden]),
+            "names": list(classes),
+        }
         found.append({"task": question, **numbers, **_facts(result, (inputs[rest], answers[rest]))})
     return {"tasks": found}
 
@@ -245,17 +255,17 @@ def _anchors(path: nn.Module) -> Numbers:
     if not isinstance(basis, RadialBasis):
         return {"anchors": []}
     first = torch.tensor([(size - 1) / 2 for size in basis.grid])
-    return {"anchors": _listed(basis.locations + first), "omega": _short(basis.omega.item())}
+    return {"anchors": _list(basis.locations + first), "omega": _short(basis.omega.item())}
 
 
 def _strongest(maps: Tensor, count: int) -> Any:
     """Those of some maps whose weights are largest."""
-    return _listed(maps[maps.flatten(1).norm(dim=1).argsort(descending=True)[:count]])
+    return _list(maps[maps.flatten(1).norm(dim=1).argsort(descending=True)[:count]])
 
 
-def _listed(values: Tensor) -> Any:
+def _list(values: Tensor) -> Any:
     """As nested lists of short numbers."""
-    return [_listed(part) for part in values.detach()] if values.ndim else _short(float(values))
+    return [_list(part) for part in values.detach()] if values.ndim else _short(float(values))
 
 
 def _short(value: float) -> float:

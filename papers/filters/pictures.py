@@ -41,7 +41,7 @@ def picture(rows: Sequence[Numbers]) -> str:
             limit = largest(versions)
             for version, values in enumerate(versions):
                 x, y = _MAPS + (_SIDE + _GAP) * version, top + _SIDE * place
-                card.image(x, y, _SIDE - 4, _SIDE - 4, _coloured(values, limit))
+                card.image(x, y, _SIDE - 4, _SIDE - 4, _colour(values, limit))
                 card.rect(x, y, _SIDE - 4, _SIDE - 4, "none", "#999999")
     card.text(_LEFT, end + 8, "Test accuracy: averaged over weights of the posterior (by its means).", size=12, colour=FAINT)
     return card.svg()
@@ -69,7 +69,7 @@ def _percent(share: float) -> str:
     return number(100 * share, 1)
 
 
-def _coloured(values: Sequence[Sequence[float | int]], limit: float | int) -> str:
+def _colour(values: Sequence[Sequence[float | int]], limit: float | int) -> str:
     """Values in the colours of heatmaps, as an image: small in the file, whatever its size."""
     colours = (diverging(value, limit) for row in values for value in row)
     pixels = b"".join(bytes.fromhex(colour[1:]) for colour in colours)

@@ -158,7 +158,7 @@ def run_row(row: Row, whole: Task, settings: Settings) -> Figures:
     prior = TensorwisePrior(model, 1.0 if row.method == "elbo" else _FLAT).to(device)
     problem = Problem(model, as_source(task.train, device), Categorical().to(device), prior)
     problem.check(settings.batch_size)
-    result = _trained(problem, row.method, settings, generator)
+    result = _train(problem, row.method, settings, generator)
     last = result.history[-1]
     found: Figures = {"plug_in_accuracy": _scores(model, _plug_in(model), task.test, device)["accuracy"]}
     if row.method == "elbo":
@@ -181,7 +181,7 @@ def run_row(row: Row, whole: Task, settings: Settings) -> Figures:
     }
 
 
-def _trained(problem: Problem, method: str, settings: Settings, generator: Generator) -> Result:
+def _train(problem: Problem, method: str, settings: Settings, generator: Generator) -> Result:
     """What training gives.
 
     Likelihood is maximised in the weights first, with extents at rest as long as the bound has them so: while nothing fits yet

@@ -54,12 +54,12 @@ def table(found: Sequence[Figures]) -> TextTable:
         cells.append(" / ".join(f"{run['bound']:.2f}" for run in runs))
         cells.append(f"{_percent(runs, 'accuracy')} ({_percent(runs, 'plug_in_accuracy')})")
         place = {"task": task, "version": version, "size": size, "method": "likelihood"}
-        cells.append("; ".join(_fitted(row) for row in found if place.items() <= row.items()))
+        cells.append("; ".join(_fit(row) for row in found if place.items() <= row.items()))
         lines.append([f"{task}, {done(task, version)}", f"{size:,}", *cells])
     return TextTable([*heading, "by maximum likelihood"], lines)
 
 
-def _fitted(row: Figures) -> str:
+def _fit(row: Figures) -> str:
     return f"{row['start']}: {words(row['extents'])}, {_percent([row], 'accuracy')}"
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from symbayes.errors import NotFiniteError
 
 
-def decomposed(
+def eigendecompose(
     matrices: Float[Tensor, "block d d"], name: str, *, vectors: bool
 ) -> tuple[Float[Tensor, "block d"], Float[Tensor, "block d d"] | None]:
     """Eigenvalues, not below zero, and eigenvectors as columns if so; in double precision where single precision fails.
@@ -159,7 +159,7 @@ class Factor:
     @cached_property
     def eigenvalues(self) -> Float[Tensor, "block d"]:
         """Decomposed once; a bias may share the factor of its weight."""
-        return self.matrices if self.diagonal else decomposed(self.matrices, self.name, vectors=False)[0]
+        return self.matrices if self.diagonal else eigendecompose(self.matrices, self.name, vectors=False)[0]
 
     @cached_property
     def eigenvectors(self) -> Float[Tensor, "block d d"]:
@@ -365,7 +365,7 @@ def decompose(blocks: Iterable[Block], *, vectors: bool = False, up_to: int | No
         factors = list(of_size.values())
         counts = [len(factor.matrices) for factor in factors]
         names = ", ".join(dict.fromkeys(factor.name for factor in factors))
-        values, found = decomposed(torch.cat([factor.matrices for factor in factors]), names, vectors=vectors)
+        values, found = eigendecompose(torch.cat([factor.matrices for factor in factors]), names, vectors=vectors)
         for factor, own in zip(factors, values.split(counts), strict=True):
             vars(factor)["eigenvalues"] = own
         if found is not None:

@@ -53,7 +53,7 @@ class Ggn(Rule):
         scales = likelihood.scales()
 
         def log_det(sums: Sums, precisions: Precisions) -> Tensor:
-            H = _scaled(sums[_PARTS], scales.detach())
+            H = _scale(sums[_PARTS], scales.detach())
             return _full_log_det(H, sizes, precisions) if self.joint else log_det_of(_by_tensor(H, sizes), precisions)
 
         def collect(part: DataSource) -> tuple[Sums, Tensor]:
@@ -61,7 +61,7 @@ class Ggn(Rule):
             return {_PARTS: found}, total
 
         replay = Replay({_PARTS: parts.detach()}, collect, log_det, data, self.batch_size)
-        H = _scaled(parts, scales)
+        H = _scale(parts, scales)
         if self.joint:
             return FullCurvature(H, sizes, log_likelihood, replay)
         return BlockCurvature(_by_tensor(H, sizes), log_likelihood, str(self), replay)
@@ -112,7 +112,7 @@ class FullCurvature(Curvature):
         return {name: part.sum() for name, part in zip(self.sizes, spent, strict=True)}
 
 
-def _scaled(parts: Float[Tensor, "k p p"], scales: Float[Tensor, " k"]) -> Float[Tensor, "p p"]:
+def _scale(parts: Float[Tensor, "k p p"], scales: Float[Tensor, " k"]) -> Float[Tensor, "p p"]:
     return torch.einsum("k,kpq->pq", scales.to(parts), parts)
 
 

@@ -163,11 +163,11 @@ class KroneckerAccumulator(Accumulator):
     def blocks(self, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> dict[str, Block]:
         found: dict[str, Block] = {}
         site = self.site
-        G, bias = _scaled("G", sums, scales), _scaled("bias", sums, scales)
+        G, bias = _scale("G", sums, scales), _scale("bias", sums, scales)
         output = Factor(G, False, site.weight or str(site.bias)) if G is not None else None
         if site.weight is not None and output is not None:
             pooled = Factor(output.matrices.mean(0, keepdim=True), False, output.name) if self.pool else output
-            total = sums["counts"] if "counts" in sums else self._arranged(sums["A"])
+            total = sums["counts"] if "counts" in sums else self._arrange(sums["A"])
             A = Factor(total / self.rows_seen, "counts" in sums, site.weight)
             found[site.weight] = KroneckerBlock(pooled, A, transposed=site.form.transposed)
         if site.bias is not None:
@@ -176,7 +176,7 @@ class KroneckerAccumulator(Accumulator):
                 found[site.bias] = DenseBlock(own)
         return found
 
-    def _arranged(self, moment: Float[Tensor, "block d d"]) -> Float[Tensor, "block d_in d_in"]:
+    def _arrange(self, moment: Float[Tensor, "block d d"]) -> Float[Tensor, "block d_in d_in"]:
         """The second moment of input rows from that of distinct rows: its mean over arrangements."""
         ways = self.site.form.arrangements
         if ways is None or self.reduce:
@@ -187,7 +187,7 @@ class KroneckerAccumulator(Accumulator):
         return total / len(ways)
 
 
-def _scaled(name: str, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> Tensor | None:
+def _scale(name: str, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> Tensor | None:
     """The parts of a factor, each times its scale; None where nothing was collected."""
     parts = [sums[f"{name}{part}"] for part in range(len(scales)) if f"{name}{part}" in sums]
     if not parts:

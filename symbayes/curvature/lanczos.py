@@ -254,12 +254,12 @@ class PreconditionedCurvature(LanczosCurvature):
         return self._keep("pairs", precisions, self._pairs)
 
     def _log_dets(self, precisions: Precisions) -> Float[Tensor, " probe"]:
-        product, _ = self._scaled(precisions)
+        product, _ = self._scale(precisions)
         beside = log_det_of(self.blocks, {name: precision.detach() for name, precision in precisions.items()})
         return torch.stack([beside + quadrature(tridiagonalise(product, z, self.steps)[1], z) for z in self.probes])
 
     def _pairs(self, precisions: Precisions) -> Pairs:
-        product, S = self._scaled(precisions)
+        product, S = self._scale(precisions)
         root = self.products.expand(precisions).sqrt()
         pairs = []
         for z in self.probes:
@@ -268,7 +268,7 @@ class PreconditionedCurvature(LanczosCurvature):
             pairs.append((self._rotate(x, back=True), self._rotate(z / root, back=True)))
         return pairs
 
-    def _scaled(self, precisions: Precisions) -> tuple[Product, Float[Tensor, " p"]]:
+    def _scale(self, precisions: Precisions) -> tuple[Product, Float[Tensor, " p"]]:
         """v ↦ M v, and S."""
         delta = self.products.expand(precisions)
         S = (self.eigenvalues + delta).rsqrt()

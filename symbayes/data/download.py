@@ -54,13 +54,13 @@ def download(
         paths = [folder / "MNIST" / "raw" / f"{part}.gz" for part in _MNIST]
         for path in paths:
             if not _whole(path):
-                packed = _fetched(f"{address.rstrip('/')}/{path.name}", progress)
+                packed = _fetch(f"{address.rstrip('/')}/{path.name}", progress)
                 check(first_bytes(BytesIO(packed), path, LARGEST + 1, _CURE), path, _CURE)
                 write_whole(path, packed)
         return paths
     paths = [folder / "cifar-10-batches-bin" / part for part in _CIFAR]
     if not all(_whole(path) for path in paths):
-        packed = _fetched(address, progress)
+        packed = _fetch(address, progress)
         check(packed, Path("cifar-10-binary.tar.gz"), _CURE)
         with tarfile.open(fileobj=BytesIO(packed)) as archive:
             for path in paths:
@@ -81,7 +81,7 @@ def _whole(path: Path) -> bool:
     return True
 
 
-def _fetched(address: str, progress: Progress) -> bytes:
+def _fetch(address: str, progress: Progress) -> bytes:
     name = address.rpartition("/")[2]
     try:
         with urllib.request.urlopen(address, timeout=_PATIENCE) as answer:

@@ -91,7 +91,7 @@ def read_batch(raw: bytes, rows: int, columns: int) -> tuple[np.ndarray, np.ndar
         ValueError: If it is anything else; without the name of the file.
     """
     try:
-        found = _described(raw)
+        found = _describe(raw)
     except (LookupError, TypeError, Warning) as error:  # of text that is escaped wrongly, where warnings are errors
         raise ValueError(f"it is damaged ({error}).") from error
     labels, pixels = (found.get(name) if isinstance(found, dict) else None for name in ("labels", "data"))
@@ -106,7 +106,7 @@ def read_batch(raw: bytes, rows: int, columns: int) -> tuple[np.ndarray, np.ndar
     return np.array(labels, dtype=np.uint8), body.reshape((rows, columns), order="F" if pixels.by_columns else "C")
 
 
-def _described(raw: bytes) -> Any:
+def _describe(raw: bytes) -> Any:
     """What a file describes, by a machine that knows no more than it takes."""
     stack: list[Any] = []
     below: list[list[Any]] = []
@@ -131,11 +131,11 @@ def _described(raw: bytes) -> Any:
             case "BINGET" | "LONG_BINGET":
                 stack.append(memo[argument])
             case "GLOBAL":
-                stack.append(_named(argument))
+                stack.append(_name(argument))
             case "STACK_GLOBAL":
-                stack.append(_named(" ".join(_popped(stack, 2))))
+                stack.append(_name(" ".join(_pop(stack, 2))))
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                stack.append(tuple(_popped(stack, int(opcode.name[5:]))))
+                stack.append(tuple(_pop(stack, int(opcode.name[5:]))))
             case "MARK":
                 below.append(stack)
                 stack = []
@@ -146,10 +146,10 @@ def _described(raw: bytes) -> Any:
                 parts, stack = stack, below.pop()
                 _fill(stack[-1], parts)
             case "APPEND" | "SETITEM":
-                parts = _popped(stack, 1 if opcode.name == "APPEND" else 2)
+                parts = _pop(stack, 1 if opcode.name == "APPEND" else 2)
                 _fill(stack[-1], parts)
             case "REDUCE":
-                stack.append(_called(*_popped(stack, 2)))
+                stack.append(_call(*_pop(stack, 2)))
             case "BUILD":
                 state = stack.pop()
                 _build(stack[-1], state)
@@ -158,11 +158,11 @@ def _described(raw: bytes) -> Any:
     return stack[-1]
 
 
-def _popped(stack: list[Any], count: int) -> list[Any]:
+def _pop(stack: list[Any], count: int) -> list[Any]:
     return [stack.pop() for _ in range(count)][::-1]
 
 
-def _named(name: str) -> str:
+def _name(name: str) -> str:
     if name not in _NAMES:
         raise ValueError(f"{name[:80].replace(' ', '.')} is not among the things that are read from it.")
     return name
@@ -177,7 +177,7 @@ def _fill(made: Any, parts: list[Any]) -> None:
         raise TypeError("there is no list or dictionary to fill, or a key is no name")
 
 
-def _called(function: Any, arguments: Any) -> Any:
+def _call(function: Any, arguments: Any) -> Any:
     """What calling one of the names would give: text, a type or an array."""
     match function, arguments:
         case "_codecs encode", (str(text), "latin1"):

@@ -41,7 +41,7 @@ def _task(name: str, place: Placing, places_matter: bool = False, test_places: i
     return Task(name, train, test, 40 if places_matter else 10, background=(float(-mean / std),))
 
 
-def _pasted(digits: Images, tops: np.ndarray, lefts: np.ndarray) -> Images:
+def _paste(digits: Images, tops: np.ndarray, lefts: np.ndarray) -> Images:
     canvases = np.zeros((len(digits), _CANVAS, _CANVAS))
     for canvas, digit, top, left in zip(canvases, digits, tops, lefts, strict=True):
         canvas[top : top + 8, left : left + 8] = digit
@@ -55,20 +55,20 @@ def _fourths(count: int, rng: np.random.Generator, held_out: bool) -> np.ndarray
 
 def _in_quadrants(digits: Images, rng: np.random.Generator, held_out: bool) -> tuple[Images, np.ndarray]:
     quadrants = _fourths(len(digits), rng, held_out)
-    return _pasted(digits, 8 * (quadrants // 2), 8 * (quadrants % 2)), quadrants
+    return _paste(digits, 8 * (quadrants // 2), 8 * (quadrants % 2)), quadrants
 
 
 def _in_the_middle(digits: Images, rng: np.random.Generator, held_out: bool) -> tuple[Images, np.ndarray]:
     middle = np.full(len(digits), 4)
-    return _pasted(digits, middle, middle), np.zeros(len(digits), dtype=int)
+    return _paste(digits, middle, middle), np.zeros(len(digits), dtype=int)
 
 
 def _anywhere(digits: Images, rng: np.random.Generator, held_out: bool) -> tuple[Images, np.ndarray]:
     tops, lefts = rng.integers(0, 9, (2, len(digits)))
-    return _pasted(digits, tops, lefts), 9 * tops + lefts
+    return _paste(digits, tops, lefts), 9 * tops + lefts
 
 
-def _turned(digits: Images, rng: np.random.Generator, held_out: bool) -> tuple[Images, np.ndarray]:
+def _turn(digits: Images, rng: np.random.Generator, held_out: bool) -> tuple[Images, np.ndarray]:
     quarters = _fourths(len(digits), rng, held_out)
     turned = np.stack([np.rot90(digit, quarter) for digit, quarter in zip(digits, quarters, strict=True)])
     return _in_the_middle(turned, rng, held_out)[0], quarters
@@ -82,7 +82,7 @@ DIGITS: dict[str, Callable[[str], Task]] = {
     "quadrant-digits": partial(_task, place=_in_quadrants, places_matter=True),
     "upright-digits": partial(_task, place=_in_the_middle, test_places=1),
     "shifted-digits": partial(_task, place=_anywhere),
-    "turned-digits": partial(_task, place=_turned),
+    "turned-digits": partial(_task, place=_turn),
 }
 
 

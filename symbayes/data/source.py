@@ -32,23 +32,23 @@ def paired(batches: Iterator[Batch]) -> Iterator[Batch]:
     ready: Batch | None = None
     alone: Batch | None = None
     for batch in batches:
-        whole = batch if alone is None else _joined(alone, batch)
+        whole = batch if alone is None else _join(alone, batch)
         alone = whole if len(whole[0]) == 1 else None
         if alone is None:
             if ready is not None:
                 yield ready
             ready = whole
     if alone is not None:
-        ready = alone if ready is None else _joined(ready, alone)
+        ready = alone if ready is None else _join(ready, alone)
     if ready is not None:
         yield ready
 
 
-def _joined(first: Batch, second: Batch) -> Batch:
+def _join(first: Batch, second: Batch) -> Batch:
     return torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]])
 
 
-def regrouped(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
+def regroup(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
     """Batches of just this size, whatever the size of those that come (a DataLoader has its own).
 
     The last may be smaller, or larger by one, so that no datum is alone unless that is asked for.
@@ -139,7 +139,7 @@ class DataSource(ABC):
         Raises:
             ValueError: If fewer or more data came than there are.
         """
-        return self._counted(paired(self._batches(max(2, batch_size), generator)))
+        return self._count(paired(self._batches(max(2, batch_size), generator)))
 
     @abstractmethod
     def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
@@ -148,7 +148,7 @@ class DataSource(ABC):
     def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
         """One pass over the data, shuffled, and varied where there is an augmentation; one by one only if asked for."""
         batches = self._batches(batch_size, generator)
-        return self._counted(batches if batch_size == 1 else paired(batches))
+        return self._count(batches if batch_size == 1 else paired(batches))
 
     def generators(self) -> tuple[Generator, ...]:
         """Generators of its own, from which passes draw beside the one they are given."""
@@ -158,7 +158,7 @@ class DataSource(ABC):
         """The number of a datum that came at this place in a pass; None where that is not known."""
         return index if self.in_order else None
 
-    def _counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _count(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         seen = 0
         for batch in batches:
             seen += len(batch[0])
@@ -334,7 +334,7 @@ def random_subsets(data: DataSource, size: int, count: int | None, generator: Ge
             "pass the data set itself."
         )
     shuffle = generator if generator is not None else torch.Generator().manual_seed(0)
-    return regrouped(data.batches(size, generator=shuffle), size)
+    return regroup(data.batches(size, generator=shuffle), size)
 
 
 def check_finite(inputs: Tensor, start: int | None = 0) -> None:

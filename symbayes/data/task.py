@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from symbayes.data.transform import Ranges, reading, resampled
+from symbayes.data.transform import Ranges, reading, resample
 
 Pair = tuple[Tensor, Tensor]
 
@@ -55,7 +55,7 @@ class Task:
         def moved(pair: Pair, own_seed: int) -> Pair:
             inputs, targets = pair
             maps = reading(spread.draw(len(inputs), Generator().manual_seed(own_seed)))
-            return resampled(inputs, maps.to(inputs.device), self.background), targets
+            return resample(inputs, maps.to(inputs.device), self.background), targets
 
         train, test = moved(self.train, 2 * seed + 1), moved(self.test, 2 * seed)
         return replace(self, name=", ".join([self.name, *spread.words]), train=train, test=test)

@@ -74,7 +74,7 @@ def reading(drawn: Float[Tensor, "n 4"]) -> Float[Tensor, "n 2 3"]:
     return torch.cat([A, -A @ shift], 2)
 
 
-def resampled(
+def resample(
     images: Float[Tensor, "n c h w"], maps: Float[Tensor, "n 2 3"], background: tuple[float, ...]
 ) -> Float[Tensor, "n c h w"]:
     """Images whose pixel p is read at A p + b, bilinearly; outside of an image there is the background.

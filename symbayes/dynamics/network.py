@@ -34,10 +34,10 @@ def random_amounts(measure: str, samples: int, count: int, rng: np.random.Genera
     """
     check_measure(measure)
     if measure == "uniform":
-        return _scaled(rng.uniform(-1, 1, (samples, count)))
+        return _scale(rng.uniform(-1, 1, (samples, count)))
     normal = rng.standard_normal((samples, count))
     directions = normal / np.linalg.norm(normal, axis=1, keepdims=True)
-    return _scaled(directions * _DISTANCES[measure](rng.uniform(size=samples), count)[:, None])
+    return _scale(directions * _DISTANCES[measure](rng.uniform(size=samples), count)[:, None])
 
 
 @cache
@@ -56,7 +56,7 @@ def even_amounts(measure: str, samples: int, count: int) -> Amounts:
         rows = rng.permuted(np.tile(steps, (count, 1)), axis=1).T * rng.choice([-1.0, 1.0], (half, count))
     else:
         rows = _orthogonal(half, count, rng) * _DISTANCES[measure](steps, count)[:, None]
-    return _scaled(np.concatenate([rows, -rows])[:samples])
+    return _scale(np.concatenate([rows, -rows])[:samples])
 
 
 def check_measure(measure: str) -> None:
@@ -91,7 +91,7 @@ def _orthogonal(samples: int, count: int, rng: np.random.Generator) -> Rows:
     return (basis * signs[:, None]).swapaxes(1, 2).reshape(-1, count)[:samples]
 
 
-def _scaled(rows: Rows) -> Amounts:
+def _scale(rows: Rows) -> Amounts:
     return torch.from_numpy(REACH * rows)
 
 

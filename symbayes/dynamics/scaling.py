@@ -79,14 +79,14 @@ class Scaling:
     def left(self, quadratics: Quadratics) -> Quadratics:
         """Quadratics in these units as functions of states outside, in units of action; fixed, in double precision."""
         scale = self.scale.to(quadratics.linear.device)
-        return _scaled(quadratics, 1 / scale, self.action)
+        return _scale(quadratics, 1 / scale, self.action)
 
     def taken_in(self, quadratics: Quadratics) -> Quadratics:
         """Quadratics of states outside, in these units: those with the same flows."""
-        return _scaled(quadratics, self.scale.to(quadratics.linear.device), 1 / self.action)
+        return _scale(quadratics, self.scale.to(quadratics.linear.device), 1 / self.action)
 
 
-def _scaled(quadratics: Quadratics, scale: Float[Tensor, " m"], factor: float) -> Quadratics:
+def _scale(quadratics: Quadratics, scale: Float[Tensor, " m"], factor: float) -> Quadratics:
     """factor · C(scale x)."""
     halves, linear = quadratics.halves.detach().double(), quadratics.linear.detach().double()
     return Quadratics(factor * halves * scale[:, None] * scale, factor * linear * scale, learned=False)

@@ -106,28 +106,28 @@ class LieGroup(ABC):
         for name, bound in bounds.items():
             if not bound > 0:
                 raise ValueError(f"The bound of {name!r} must be positive, got {bound}.")
-        return self._changed({name: {"bound": bound} for name, bound in bounds.items()})
+        return self._change({name: {"bound": bound} for name, bound in bounds.items()})
 
     def one_sided(self, *names: str) -> "LieGroup":
         """Some generators from zero to their extent only, of whichever sign is learned."""
-        return self._changed({name: {"one_sided": True} for name in names})
+        return self._change({name: {"one_sided": True} for name in names})
 
     def shared(self, *names: str) -> "LieGroup":
         """Some generators with one extent, which is called by what their names have in common."""
         chosen = sorted(self._find(names))
         common = names[0] if len(names) == 1 else "+".join(chosen)
-        return self._changed({name: {"shares": common} for name in chosen})
+        return self._change({name: {"shares": common} for name in chosen})
 
     def starting(self, start: float | None = None, **starts: float) -> "LieGroup":
         """Other first extents: one for all, or by name."""
         everywhere: dict[str, dict[str, object]] = {} if start is None else {name: {"start": start} for name in self.names}
-        return self._changed(everywhere)._changed({name: {"start": value} for name, value in starts.items()})
+        return self._change(everywhere)._change({name: {"start": value} for name, value in starts.items()})
 
     def __mul__(self, other: "LieGroup") -> "Product":
         """Both, this one first."""
         return Product((*self.generators, *other.generators), self, other)
 
-    def _changed(self, changes: dict[str, dict[str, object]]) -> "LieGroup":
+    def _change(self, changes: dict[str, dict[str, object]]) -> "LieGroup":
         by_name: dict[str, dict[str, object]] = {}
         for name, change in changes.items():
             by_name |= dict.fromkeys(self._find([name]), change)
@@ -181,14 +181,14 @@ class Product(LieGroup):
             parts.append(part.only(*kept))
         return parts[0] * parts[1]
 
-    def _changed(self, changes: dict[str, dict[str, object]]) -> "Product":
+    def _change(self, changes: dict[str, dict[str, object]]) -> "Product":
         self._find(list(changes))
         parts = []
         for part in (self.first, self.second):
             mine = {
                 name: c for name, c in changes.items() if any(n == name or n.rpartition("_")[0] == name for n in part.names)
             }
-            parts.append(part._changed(mine))
+            parts.append(part._change(mine))
         return parts[0] * parts[1]
 
 
@@ -402,9 +402,7 @@ def resampling(group: Images, coefficients: Float[Tensor, "s k"], shape: tuple[i
     return (hats[1][..., :, None] * hats[0][..., None, :]).flatten(2)
 
 
-def resampled(
-    group: Images, coefficients: Float[Tensor, "s k"], images: Float[Tensor, "o c h w"]
-) -> Float[Tensor, "s o c h w"]:
+def resample(group: Images, coefficients: Float[Tensor, "s k"], images: Float[Tensor, "o c h w"]) -> Float[Tensor, "s o c h w"]:
     """Images under s maps: what `resampling` gives times images, by the four pixels around each place.
 
     It costs four products for every number, where the matrices cost h·w; so it is the way to move many images. Derivatives are

@@ -52,13 +52,13 @@ class Permutations(Group):
             raise ValueError("A group needs at least one generator, got none. The group of one element has the identity.")
         if outputs is not None and set(outputs) != set(inputs):
             raise ValueError(
-                f"Every generator must act on inputs and on outputs; got {_listed(inputs)} for inputs and {_listed(outputs)} "
+                f"Every generator must act on inputs and on outputs; got {_list(inputs)} for inputs and {_list(outputs)} "
                 "for outputs."
             )
         self.name = name
         self.names = tuple(inputs)
-        self.inputs = _checked(inputs, "inputs")
-        self.outputs = self.inputs if outputs is None else _checked({key: outputs[key] for key in inputs}, "outputs")
+        self.inputs = _check_permutations(inputs, "inputs")
+        self.outputs = self.inputs if outputs is None else _check_permutations({key: outputs[key] for key in inputs}, "outputs")
         self.relations = tuple(relations)
         for relation in self.relations:
             self._check_relation(relation)
@@ -75,7 +75,7 @@ class Permutations(Group):
 
     def pooled(self) -> "Permutations":
         """The same group for a map to a single point, which nothing moves: an invariant map."""
-        return Permutations(self._named(self.inputs), dict.fromkeys(self.names, (0,)), relations=self.relations, name=self.name)
+        return Permutations(self._name(self.inputs), dict.fromkeys(self.names, (0,)), relations=self.relations, name=self.name)
 
     def onto(self, other: "Permutations") -> "Permutations":
         """A map from the inputs here to those of another action of the same generators, such as from points to pairs.
@@ -84,7 +84,7 @@ class Permutations(Group):
             ValueError: If a relation stated of one of the two does not hold for the other.
         """
         relations = tuple(dict.fromkeys((*self.relations, *other.relations)))
-        return Permutations(self._named(self.inputs), other._named(other.inputs), relations=relations, name=self.name)
+        return Permutations(self._name(self.inputs), other._name(other.inputs), relations=relations, name=self.name)
 
     def extends(self, other: Group | None) -> bool:
         if not isinstance(other, Permutations):
@@ -122,13 +122,13 @@ class Permutations(Group):
         return (*(first[point] for point in second[:size]), *(first[size + point] for point in second[size:]))
 
     def act(self, element: tuple[int, ...], features: Tensor) -> Tensor:
-        return _permuted(element[: self.num_inputs], features, "inputs")
+        return _permute(element[: self.num_inputs], features, "inputs")
 
     def act_on_outputs(self, element: tuple[int, ...], features: Tensor) -> Tensor:
         """The transformed features, where they are outputs."""
-        return _permuted(element[self.num_inputs :], features, "outputs")
+        return _permute(element[self.num_inputs :], features, "outputs")
 
-    def _named(self, permutations: Points) -> dict[str, Sequence[int]]:
+    def _name(self, permutations: Points) -> dict[str, Sequence[int]]:
         return {name: row.tolist() for name, row in zip(self.names, permutations, strict=True)}
 
     def _check_relation(self, relation: str) -> None:
@@ -137,7 +137,7 @@ class Permutations(Group):
         words = words if len(words) > 1 else [*words, []]
         if len(words) > 2 or any(letter not in self.names for word in words for letter in word):
             raise ValueError(
-                f"A relation must be a word in the generators {_listed(self.names)}, or two with '=' between; got {relation!r}."
+                f"A relation must be a word in the generators {_list(self.names)}, or two with '=' between; got {relation!r}."
             )
         for permutations, what in ((self.inputs, "input"), (self.outputs, "output")):
             left, right = (self._word(word, permutations) for word in words)
@@ -250,7 +250,7 @@ def from_table(
     for what, action in actions.items():
         if len(action) != len(T):
             raise ValueError(f"There must be a permutation of the {what} for each of {len(T)} elements, got {len(action)}.")
-        P = _checked({str(element): permutation for element, permutation in enumerate(action)}, what)
+        P = _check_permutations({str(element): permutation for element, permutation in enumerate(action)}, what)
         for g, row in enumerate(T):
             for h, point in np.argwhere(P[g][P] != P[row])[:1]:
                 raise ValueError(
@@ -285,11 +285,11 @@ def automorphisms(adjacency: ArrayLike) -> Permutations:
             "means, and give them to Permutations."
         )
     A = A.astype(np.int64)
-    colours = _refined(A, np.zeros((2, len(A)), dtype=np.int64))[0]
+    colours = _refine(A, np.zeros((2, len(A)), dtype=np.int64))[0]
     fixed: list[tuple[int, Points]] = []
     while (node := _first_movable(colours)) is not None:
         fixed.append((node, colours))
-        colours = _refined(A, np.stack([_marked(colours, node)] * 2))[0]
+        colours = _refine(A, np.stack([_mark(colours, node)] * 2))[0]
     generators: list[Points] = []
     for node, colours in reversed(fixed):
         nowhere: list[int] = []
@@ -297,7 +297,7 @@ def automorphisms(adjacency: ArrayLike) -> Permutations:
             orbit = merged(np.arange(len(A)), np.array(generators).reshape(-1, len(A)).astype(np.int64))
             if orbit[goal] in orbit[[node, *nowhere]]:
                 continue
-            found = _matched(A, np.stack([_marked(colours, node), _marked(colours, goal)]))
+            found = _match(A, np.stack([_mark(colours, node), _mark(colours, goal)]))
             if found is None:
                 nowhere.append(goal)
             else:
@@ -306,9 +306,9 @@ def automorphisms(adjacency: ArrayLike) -> Permutations:
     return Permutations(named, name="graph symmetry")
 
 
-def _matched(A: Points, colours: Points) -> Points | None:
+def _match(A: Points, colours: Points) -> Points | None:
     """A permutation that takes A to A and the first colours to the second; None if there is none. Colours are [2, n]."""
-    left, right = colours = _refined(A, colours)
+    left, right = colours = _refine(A, colours)
     from_, to = np.argsort(left, kind="stable"), np.argsort(right, kind="stable")
     if (left[from_] != right[to]).any():
         return None
@@ -320,13 +320,13 @@ def _matched(A: Points, colours: Points) -> Points | None:
     if node is None:
         return None
     for goal in np.flatnonzero(right == left[node]):
-        found = _matched(A, np.stack([_marked(left, node), _marked(right, int(goal))]))
+        found = _match(A, np.stack([_mark(left, node), _mark(right, int(goal))]))
         if found is not None:
             return found
     return None
 
 
-def _refined(A: Points, colours: Points) -> Points:
+def _refine(A: Points, colours: Points) -> Points:
     """Both colourings, refined alike until nodes of a colour have the same number of edges of each kind to each colour."""
     kinds = np.unique(np.stack([A, A.T], axis=2).reshape(-1, 2), axis=0, return_inverse=True)[1].reshape(A.shape)
     own = np.eye(len(A), dtype=np.int64) * (kinds.max() + 1)  # a loop is no edge to another node
@@ -340,7 +340,7 @@ def _refined(A: Points, colours: Points) -> Points:
         colours = finer
 
 
-def _marked(colours: Points, node: int) -> Points:
+def _mark(colours: Points, node: int) -> Points:
     """The colours with one node in a colour of its own."""
     marked = colours.copy()
     marked[node] = len(colours) * 2
@@ -389,7 +389,7 @@ def _generating(T: Points) -> list[int]:
     return chosen or list(reached)
 
 
-def _checked(permutations: Mapping[str, Sequence[int]], what: str) -> Points:
+def _check_permutations(permutations: Mapping[str, Sequence[int]], what: str) -> Points:
     """The permutations as rows of one array."""
     sizes = {len(permutation) for permutation in permutations.values()}
     if len(sizes) > 1 or 0 in sizes:
@@ -407,7 +407,7 @@ def _checked(permutations: Mapping[str, Sequence[int]], what: str) -> Points:
     return np.array([[index(point) for point in permutation] for permutation in permutations.values()], dtype=np.int64)
 
 
-def _permuted(permutation: tuple[int, ...], features: Tensor, what: str) -> Tensor:
+def _permute(permutation: tuple[int, ...], features: Tensor, what: str) -> Tensor:
     """(g x)[p[i]] = x[i]."""
     points = features.flatten(2)
     if points.shape[2] != len(permutation):
@@ -416,5 +416,5 @@ def _permuted(permutation: tuple[int, ...], features: Tensor, what: str) -> Tens
     return points.index_select(2, source).view_as(features)
 
 
-def _listed(names: Mapping[str, object] | Sequence[str]) -> str:
+def _list(names: Mapping[str, object] | Sequence[str]) -> str:
     return ", ".join(map(repr, names))

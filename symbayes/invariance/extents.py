@@ -77,16 +77,16 @@ class Extents(nn.Module):
         """Fixed draws that are spread evenly: the same steps in every generator, in orders that are nearly uncorrelated."""
         k = len(self._index)
         if not antithetic:
-            return self._signed(_even_shares(samples, k)[None], False)
+            return self._sign(_even_shares(samples, k)[None], False)
         # Steps on one side of the middle, a side for each generator and pair; the opposites fill the other.
         sides = torch.from_numpy(np.random.default_rng(1).choice([-1.0, 1.0], (samples // 2, k)))
-        return self._signed((0.5 + sides * _even_shares(samples // 2, k) / 2)[None], True)
+        return self._sign((0.5 + sides * _even_shares(samples // 2, k) / 2)[None], True)
 
     def random(self, count: int, samples: int, seed: int, *, antithetic: bool = False) -> Float[Tensor, "n s k"]:
         """The even draws, each datum's moved around by amounts of its own: uniform on average, with little noise."""
         half = samples // 2 if antithetic else samples
         moves = torch.rand(count, 1, len(self._index), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        return self._signed((_even_shares(half, len(self._index)) + moves) % 1, antithetic)
+        return self._sign((_even_shares(half, len(self._index)) + moves) % 1, antithetic)
 
     @torch.no_grad()
     def clamp(self) -> None:
@@ -141,7 +141,7 @@ class Extents(nn.Module):
     def _low(self) -> Float[Tensor, " k"]:
         return torch.tensor([0.0 if g.one_sided else -1.0 for g in self.group.generators], dtype=torch.float64)
 
-    def _signed(self, shares: Float[Tensor, "n half k"], antithetic: bool) -> Float[Tensor, "n s k"]:
+    def _sign(self, shares: Float[Tensor, "n half k"], antithetic: bool) -> Float[Tensor, "n s k"]:
         """Numbers in [0, 1] as draws, with the opposite of each where that is asked for."""
         both = torch.cat([shares, 1 - shares], 1) if antithetic else shares
         return self._low() + (1 - self._low()) * both
@@ -159,10 +159,10 @@ def check_samples(samples: int, antithetic: bool) -> None:
 
 def all_extents(model: nn.Module) -> dict[str, float]:
     """The extents of a whole model, in degrees, pixels and percent; with the name of their module where there are several."""
-    return {extent.name: extent.value for extent in described_extents(model)}
+    return {extent.name: extent.value for extent in describe_extents(model)}
 
 
-def described_extents(model: nn.Module) -> list[ExtentSummary]:
+def describe_extents(model: nn.Module) -> list[ExtentSummary]:
     """What `Extents.described` says, of a whole model."""
     modules = {name: module for name, module in model.named_modules() if isinstance(module, Extents)}
     if len(modules) == 1:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.groups.lie import Images, LieGroup, resampled, resampling
+from symbayes.groups.lie import Images, LieGroup, resample, resampling
 from symbayes.invariance.extents import Extents, check_samples
 from symbayes.layers.path import Path
 from symbayes.layout import Hyperparameter
@@ -87,7 +87,7 @@ class FilterPath(Path):
 
     def moved(self) -> Float[Tensor, "s d_out c h w"]:
         """Every filter under every transformation: the filter bank."""
-        return resampled(self._images, self._coefficients(), self.weight)
+        return resample(self._images, self._coefficients(), self.weight)
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "n s d_out"]:
         outputs = self.products(inputs, self.moved())

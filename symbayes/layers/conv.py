@@ -69,10 +69,10 @@ class ConvPath(Path):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self._convolved(inputs, self.weight, self.bias)
+        return self._convolve(inputs, self.weight, self.bias)
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
-        return patch_rows(self._padded(inputs), self.kernel_size, (self.stride,) * len(self.kernel_size), self.groups)
+        return patch_rows(self._pad(inputs), self.kernel_size, (self.stride,) * len(self.kernel_size), self.groups)
 
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
         return channel_rows(outputs, self.groups)
@@ -91,11 +91,11 @@ class ConvPath(Path):
     def inner_group(self) -> Group:
         return Translation()
 
-    def _convolved(self, inputs: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
+    def _convolve(self, inputs: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
         convolve = CONVOLUTIONS[len(self.kernel_size)]
-        return convolve(self._padded(inputs), filters, bias, stride=self.stride, groups=self.groups)
+        return convolve(self._pad(inputs), filters, bias, stride=self.stride, groups=self.groups)
 
-    def _padded(self, inputs: Tensor) -> Tensor:
+    def _pad(self, inputs: Tensor) -> Tensor:
         if inputs.ndim != 2 + len(self.kernel_size) or inputs.shape[1] != self.weight.shape[1] * self.groups:
             raise ValueError(
                 f"{type(self).__name__} expects inputs [n, {self.weight.shape[1] * self.groups}, "

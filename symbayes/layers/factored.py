@@ -75,11 +75,11 @@ def block_product(
     # Data are kept last in memory while outputs are small, so that the two factors pass on what neither has to copy.
     if weight.shape[1] < 2 * len(inputs):
         columns = None if bias is None else bias[:, None]
-        return _added(columns, weight, inputs.permute(1, 2, 0)).permute(2, 0, 1)
-    return _added(bias, inputs.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
+        return _add(columns, weight, inputs.permute(1, 2, 0)).permute(2, 0, 1)
+    return _add(bias, inputs.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
 
 
-def _added(bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+def _add(bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     """A product for every block, and a bias where there is one."""
     return torch.bmm(left, right) if bias is None else torch.baddbmm(bias, left, right)
 

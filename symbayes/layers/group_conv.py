@@ -84,7 +84,7 @@ class GroupConvPath(Path):
     def forward(self, inputs: Tensor) -> Tensor:
         convolve = CONVOLUTIONS[len(self.kernel_size)]
         bias = None if self.bias is None else self.bias.repeat_interleave(self._group.order)
-        return convolve(self._padded(inputs), self.filters(), bias, stride=self.stride, groups=self.channel_groups)
+        return convolve(self._pad(inputs), self.filters(), bias, stride=self.stride, groups=self.channel_groups)
 
     def filters(self) -> Tensor:
         """θ turned by every element: the filters [c' · order, c · order, *kernel] of the plain convolution that this is."""
@@ -110,7 +110,7 @@ class GroupConvPath(Path):
 
     def distinct_rows(self, inputs: Tensor) -> Float[Tensor, "n t block d"]:
         stride = (self.stride,) * len(self.kernel_size)
-        return patch_rows(self._padded(inputs), self.kernel_size, stride, self.channel_groups)
+        return patch_rows(self._pad(inputs), self.kernel_size, stride, self.channel_groups)
 
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
         by_turn = outputs.flatten(2).unflatten(1, (self.channel_groups, -1, self._group.order))
@@ -132,7 +132,7 @@ class GroupConvPath(Path):
     def act_on_outputs(self, element: tuple[int, ...], outputs: Tensor) -> Tensor:
         return self._group.act_regular(element, outputs)
 
-    def _padded(self, inputs: Tensor) -> Tensor:
+    def _pad(self, inputs: Tensor) -> Tensor:
         channels = self.in_channels * (1 if self.lifting else self._group.order)
         if inputs.ndim != 2 + self._group.dims or inputs.shape[1] != channels:
             raise ValueError(

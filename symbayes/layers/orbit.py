@@ -98,11 +98,11 @@ class OrbitRows(Path):
         seen, rest, beside = tables["seen"], tables["rest"], tables["beside"]
         sums = points.index_select(2, seen.flatten()).unflatten(2, seen.shape)
         if len(tables["class_of_seen"]) > self._listed:
-            sums = _added(sums, tables["class_of_seen"], self._listed)
+            sums = _add(sums, tables["class_of_seen"], self._listed)
         if not len(rest):
             return sums
-        totals = _added(points, tables["orbit_of_input"], self._orbits).index_select(2, rest)
-        others = _added(sums.index_select(2, beside[0]), beside[1], len(rest))
+        totals = _add(points, tables["orbit_of_input"], self._orbits).index_select(2, rest)
+        others = _add(sums.index_select(2, beside[0]), beside[1], len(rest))
         return torch.cat([sums, totals[..., None, None] - others], dim=2)
 
     def extra_repr(self) -> str:
@@ -170,7 +170,7 @@ class OrbitPath(LinearMap):
         return self._group.act_on_outputs(element, outputs)
 
 
-def _added(values: Tensor, index: Int[Tensor, " k"], size: int) -> Tensor:
+def _add(values: Tensor, index: Int[Tensor, " k"], size: int) -> Tensor:
     """Values added up along their third axis, each into its place."""
     return values.new_zeros(*values.shape[:2], size, *values.shape[3:]).index_add(2, index, values)
 

@@ -33,11 +33,11 @@ def centre(features: Float[Tensor, "n c *grid"]) -> Int[Tensor, "n d"]:
         profile = energy.sum(others) if others else energy  # [n, size]
         angles = torch.arange(size, device=energy.device, dtype=energy.dtype) * (2 * pi / size)
         angle = torch.atan2(profile @ angles.sin(), profile @ angles.cos())
-        cells.append(_rounded(angle * (size / (2 * pi)), profile))
+        cells.append(_round(angle * (size / (2 * pi)), profile))
     return torch.stack(cells, 1)
 
 
-def _rounded(position: Float[Tensor, " n"], profile: Float[Tensor, "n size"]) -> Int[Tensor, " n"]:
+def _round(position: Float[Tensor, " n"], profile: Float[Tensor, "n size"]) -> Int[Tensor, " n"]:
     """The nearest cell; half-way between two, the one on whose side there is more energy near by."""
     size = profile.shape[1]
     below = position.floor().long()

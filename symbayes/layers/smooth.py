@@ -289,7 +289,7 @@ class SparseConvPath(ConvPath, Shaped):
         self.weight = nn.Parameter(dense[..., : len(self.basis.locations)] / self.basis.std())
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self._convolved(inputs, self.dense_weight(), self.bias)
+        return self._convolve(inputs, self.dense_weight(), self.bias)
 
     def dense_weight(self) -> Tensor:
         """The filters u Ψ, as those of a `ConvPath`."""
@@ -303,7 +303,7 @@ class SparseConvPath(ConvPath, Shaped):
         return {"basis.omega": TangentRows(self._tangent)}
 
     def _tangent(self, inputs: Tensor) -> Tensor:
-        return self._convolved(inputs, (self.weight.detach() @ self.basis.slope()).unflatten(2, self.kernel_size), None)
+        return self._convolve(inputs, (self.weight.detach() @ self.basis.slope()).unflatten(2, self.kernel_size), None)
 
 
 class ProjectedPath(BlockPath, Shaped):
@@ -334,7 +334,7 @@ class ProjectedPath(BlockPath, Shaped):
             self.weight.div_(basis.std())
 
     def forward(self, inputs: Float[Tensor, "n block cell"]) -> Float[Tensor, "n block d_out"]:
-        return self._mapped(inputs, self.weight, self.basis.matrix(), self.bias)
+        return self._map(inputs, self.weight, self.basis.matrix(), self.bias)
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n 1 block d_in"]:
         return (inputs @ self.basis.matrix().detach().T)[:, None]
@@ -343,9 +343,9 @@ class ProjectedPath(BlockPath, Shaped):
         return self.weight @ self.basis.matrix()
 
     def shape_rows(self) -> dict[str, RowForm]:
-        return {"basis.omega": TangentRows(lambda inputs: self._mapped(inputs, self.weight.detach(), self.basis.slope(), None))}
+        return {"basis.omega": TangentRows(lambda inputs: self._map(inputs, self.weight.detach(), self.basis.slope(), None))}
 
-    def _mapped(self, inputs: Tensor, weight: Tensor, basis: Float[Tensor, "anchor cell"], bias: Tensor | None) -> Tensor:
+    def _map(self, inputs: Tensor, weight: Tensor, basis: Float[Tensor, "anchor cell"], bias: Tensor | None) -> Tensor:
         if weights_first(len(inputs), basis, weight.shape[1]):
             return block_product(weight @ basis, inputs, bias)
         return block_product(weight, inputs @ basis.T, bias)
@@ -371,7 +371,7 @@ class ExpandedPath(BlockPath, Shaped):
             self.weight.div_(basis.std())
 
     def forward(self, inputs: Float[Tensor, "n block d_in"]) -> Float[Tensor, "n block cell"]:
-        return self._mapped(inputs, self.weight, self.basis.matrix())
+        return self._map(inputs, self.weight, self.basis.matrix())
 
     def output_rows(self, outputs: Float[Tensor, "n block cell"]) -> Float[Tensor, "n 1 block d_out"]:
         return (outputs @ self.basis.matrix().detach().T)[:, None]
@@ -380,9 +380,9 @@ class ExpandedPath(BlockPath, Shaped):
         return self.basis.matrix().T @ self.weight
 
     def shape_rows(self) -> dict[str, RowForm]:
-        return {"basis.omega": TangentRows(lambda inputs: self._mapped(inputs, self.weight.detach(), self.basis.slope()))}
+        return {"basis.omega": TangentRows(lambda inputs: self._map(inputs, self.weight.detach(), self.basis.slope()))}
 
-    def _mapped(self, inputs: Tensor, weight: Tensor, basis: Float[Tensor, "anchor cell"]) -> Tensor:
+    def _map(self, inputs: Tensor, weight: Tensor, basis: Float[Tensor, "anchor cell"]) -> Tensor:
         if weights_first(len(inputs), basis, weight.shape[2]):
             return block_product(basis.T @ weight, inputs)
         return block_product(weight, inputs) @ basis

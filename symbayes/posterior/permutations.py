@@ -73,9 +73,9 @@ class HiddenUnits:
         """
         if order.shape[-1:] != (self.count,):
             raise ValueError(f"An order of units {self.name!r} must have {self.count} entries, got shape {tuple(order.shape)}.")
-        return {**weights, **{tensor: self._reordered(tensor, weights, order) for tensor in self.axes}}
+        return {**weights, **{tensor: self._reorder(tensor, weights, order) for tensor in self.axes}}
 
-    def _reordered(self, tensor: str, weights: Weights, order: Int[Tensor, "*batch h"]) -> Tensor:
+    def _reorder(self, tensor: str, weights: Weights, order: Int[Tensor, "*batch h"]) -> Tensor:
         if tensor not in weights:
             raise ValueError(f"Units {self.name!r} stand in {tensor!r}, which is not among the weights {', '.join(weights)}.")
         value, repeat, leading = weights[tensor], self.repeats.get(tensor, 1), order.ndim - 1

@@ -182,13 +182,13 @@ class Posterior:
 
     def detached(self) -> "Posterior":
         """The same, cut off from autograd."""
-        return self._mapped(lambda value: value.detach().clone())
+        return self._map(lambda value: value.detach().clone())
 
     def like(self, tensor: Tensor) -> "Posterior":
         """The same, in the type and on the device of a tensor."""
-        return self._mapped(lambda value: value.to(tensor))
+        return self._map(lambda value: value.to(tensor))
 
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Posterior":
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Posterior":
         parts = tuple(
             (members, type(spread)(**{name: change(value) for name, value in vars(spread).items()}))
             for members, spread in self.parts
@@ -232,10 +232,10 @@ class _About:
 
 def save_posterior(posterior: Posterior, path: str | Path) -> None:
     """Write it to one file; what it raises is said at `saved_posterior`."""
-    write_whole(Path(path), saved_posterior(posterior))
+    write_whole(Path(path), dump_posterior(posterior))
 
 
-def saved_posterior(posterior: Posterior) -> bytes:
+def dump_posterior(posterior: Posterior) -> bytes:
     """It as a file.
 
     Raises:

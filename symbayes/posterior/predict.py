@@ -71,7 +71,7 @@ class Prediction:
     @torch.no_grad()
     def log_prob(self, targets: Tensor) -> Float[Tensor, " n"]:
         """log E p(y | f), for each datum: outputs of a datum are taken together, with their correlations."""
-        targets = self._checked(targets)
+        targets = self._check_inputs(targets)
         if isinstance(self.outputs, DrawnOutputs):
             by_draw = torch.stack([self.likelihood.log_prob(outputs, targets) for outputs in self.outputs.values])
             return by_draw.logsumexp(0) - log(len(by_draw))
@@ -84,7 +84,7 @@ class Prediction:
 
     def metrics(self, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
         """Those of the likelihood, of the mean, and the negative log-probability ("nll"); for each datum."""
-        targets = self._checked(targets)
+        targets = self._check_inputs(targets)
         return {**self.likelihood.metrics(self.likelihood.link(self.mean), targets), "nll": -self.log_prob(targets)}
 
     def interval(self, level: float = 0.95) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c"]]:
@@ -108,7 +108,7 @@ class Prediction:
         """
         return self.likelihood.classes(self.mean)
 
-    def _checked(self, targets: Tensor) -> Tensor:
+    def _check_inputs(self, targets: Tensor) -> Tensor:
         targets = targets.to(self.mean.device)
         self.likelihood.check(self.mean, targets)
         return targets
@@ -181,10 +181,10 @@ def predict(
         if way == "plug-in" or not posterior.parts:
             return of_draws(_plugged_in(model, posterior.mean, inputs, batch_size)[None], likelihood, "plug-in")
         if way == "sampled":
-            values = _finite(_sampled(model, posterior, inputs, samples, batch_size, generator))
+            values = _finite(_predict_sampled(model, posterior, inputs, samples, batch_size, generator))
             return of_draws(values, likelihood, f"sampled ({samples} draws; {posterior.kind})")
         at_once = min(batch_size, _LINEARISED_AT_ONCE, JACOBIAN_BUDGET // (c * posterior.size))
-        outputs = _linearised(model, posterior, inputs, max(1, at_once))
+        outputs = _predict_linearised(model, posterior, inputs, max(1, at_once))
     words = f"linearised ({posterior.kind})"
     if likelihood.is_normal:
         return of_normal(outputs, likelihood, words)
@@ -225,7 +225,7 @@ def _finite(outputs: Tensor) -> Tensor:
     return outputs
 
 
-def _sampled(
+def _predict_sampled(
     model: nn.Module, posterior: Posterior, inputs: Tensor, samples: int, batch_size: int, generator: Generator
 ) -> Float[Tensor, "s n c"]:
     found = []
@@ -236,7 +236,7 @@ def _sampled(
     return torch.cat(found)
 
 
-def _linearised(model: nn.Module, posterior: Posterior, inputs: Tensor, batch_size: int) -> NormalOutputs:
+def _predict_linearised(model: nn.Module, posterior: Posterior, inputs: Tensor, batch_size: int) -> NormalOutputs:
     shapes = {name: shape for members, _ in posterior.parts for name, shape in members.shapes.items()}
     sizes = [posterior.mean[name].numel() for name in shapes]
     means, covariances = [], []

@@ -142,10 +142,10 @@ class EigenSpread(Spread):
         return product(self.left, self.std * self._matrices(noise), self.right.mT).flatten(-3)
 
     def root_transposed(self, vectors: Vectors) -> Vectors:
-        return (self.std * self._turned(vectors)).flatten(-3)
+        return (self.std * self._rotate(vectors)).flatten(-3)
 
     def whitened(self, offsets: Vectors) -> Vectors:
-        return (self._turned(offsets) / self.std).flatten(-3)
+        return (self._rotate(offsets) / self.std).flatten(-3)
 
     def log_det(self) -> Float[Tensor, ""]:
         return 2 * self.std.log().sum(dtype=torch.float64)
@@ -153,7 +153,7 @@ class EigenSpread(Spread):
     def variances(self) -> Float[Tensor, " p"]:
         return (self.left.square() @ self.std.square() @ self.right.square().mT).flatten()
 
-    def _turned(self, vectors: Vectors) -> Matrices:
+    def _rotate(self, vectors: Vectors) -> Matrices:
         return product(self.left.mT, self._matrices(vectors), self.right)
 
     def _matrices(self, vectors: Vectors) -> Matrices:

@@ -81,7 +81,7 @@ def task_invariance(runs: Sequence[Run], curves: Sequence[Curve], name: str) -> 
         cells = [amount(truth[extent], extents[extent].unit, short=True) if extent in truth else "" for extent in extents]
         rows.append(CurveRow("truth", _TRUTH, "5 4", cells))
     learned = [
-        (run, curve) for run, curve in chosen if run.objective == "evidence" and _moved(run.history) and _pictures(run.summary)
+        (run, curve) for run, curve in chosen if run.objective == "evidence" and _move(run.history) and _pictures(run.summary)
     ]
     return TaskInvariance(
         [extent_name(extent) for extent in extents],
@@ -191,7 +191,7 @@ def _pictures(summary: Summary) -> list[list[str]]:
     return [[data_uri(image) for image in row] for row in summary.orbits if row]
 
 
-def _moved(history: Sequence[Record]) -> bool:
+def _move(history: Sequence[Record]) -> bool:
     """Whether extents were learned; a fixed guess stays what it is."""
     records, _ = kept_extents(history)
     return any(record.extents != records[0].extents for record in records)

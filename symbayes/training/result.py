@@ -19,13 +19,13 @@ from symbayes.data.source import Data, as_source
 from symbayes.data.storage import write_together
 from symbayes.errors import NoPosteriorError
 from symbayes.evidence.laplace import laplace_evidence
-from symbayes.invariance.extents import described_extents
+from symbayes.invariance.extents import describe_extents
 from symbayes.invariance.orbit_average import LearnedAugmentation, learned_augmentation, sample_orbits
 from symbayes.layout import Layout, weights
 from symbayes.likelihoods import Likelihood, is_registered
 from symbayes.models import AllConv
 from symbayes.posterior.calibration import Calibration, calibration
-from symbayes.posterior.posterior import Posterior, saved_posterior
+from symbayes.posterior.posterior import Posterior, dump_posterior
 from symbayes.posterior.predict import Prediction, predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 from symbayes.training.record import (
@@ -227,7 +227,7 @@ class Result:
             **written_records(self.summary(calibration), self.history),
         }
         try:
-            files[POSTERIOR] = saved_posterior(self.posterior)
+            files[POSTERIOR] = dump_posterior(self.posterior)
         except NoPosteriorError:
             pass
         finally:  # whatever becomes of the posterior, the rest is kept
@@ -252,7 +252,7 @@ class Result:
             evidence=self.evidence,
             symmetries=symmetries.rows,
             words=tuple(symmetries.words()),
-            extents=tuple(described_extents(self.model)),
+            extents=tuple(describe_extents(self.model)),
             orbits=tuple(map(tuple, orbits)),
             calibration=calibration,
         )

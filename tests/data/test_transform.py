@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from symbayes.data import transform
 from symbayes.data.load import load
 from symbayes.data.task import Task
-from symbayes.data.transform import Ranges, reading, resampled
+from symbayes.data.transform import Ranges, reading, resample
 
 EMPTY = (-0.5, 2.0)
 
@@ -20,7 +20,7 @@ def images(generator, *grid, count=3):
 
 def moved(inputs, angle=0.0, shift=(0.0, 0.0), size=1.0, background=EMPTY):
     drawn = torch.tensor([[angle, *shift, size]], dtype=torch.float64)
-    return resampled(inputs, reading(drawn).expand(len(inputs), -1, -1), background)
+    return resample(inputs, reading(drawn).expand(len(inputs), -1, -1), background)
 
 
 def task_of(inputs, **options):
@@ -52,9 +52,9 @@ def test_a_quarter_turn_is_exact(quarters, side, generator):
 def test_a_given_matrix_says_where_pixels_are_read(generator):
     inputs = images(generator, 6, 6)
     maps = torch.tensor([[0.0, -1, 0], [1, 0, 0]], dtype=torch.float64).expand(3, -1, -1)
-    assert_close(resampled(inputs, maps, EMPTY), inputs.rot90(1, (2, 3)))
+    assert_close(resample(inputs, maps, EMPTY), inputs.rot90(1, (2, 3)))
     maps = torch.tensor([[1.0, 0, 2], [0, -1, 0]], dtype=torch.float64).expand(3, -1, -1)
-    assert_close(resampled(inputs, maps, EMPTY)[..., :-2], inputs.flip(2)[..., 2:])
+    assert_close(resample(inputs, maps, EMPTY)[..., :-2], inputs.flip(2)[..., 2:])
 
 
 def test_a_turn_of_a_rectangle_is_a_turn_in_pixels(generator):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.groups.lie import affine2d, resampled, resampling
+from symbayes.groups.lie import affine2d, resample, resampling
 
 SHAPES = [(5, 5), (4, 7), (6, 3), (1, 1)]
 
@@ -19,7 +19,7 @@ def test_it_is_what_the_group_does_to_images(padding, shape, generator):
     images = torch.randn(3, 2, *shape, generator=generator, dtype=torch.float64)
     moved = torch.einsum("sqp,ncp->nscq", resampling(group, coefficients, shape), images.flatten(2))
     assert_close(moved, group.transform(coefficients[None], images).flatten(3), rtol=0, atol=1e-12)
-    assert_close(resampled(group, coefficients, images).transpose(0, 1).flatten(3), moved, rtol=0, atol=1e-12)
+    assert_close(resample(group, coefficients, images).transpose(0, 1).flatten(3), moved, rtol=0, atol=1e-12)
 
 
 def test_without_a_transformation_it_is_the_identity():
@@ -45,5 +45,5 @@ def test_images_that_are_moved_have_first_and_second_derivatives(padding, genera
     group = affine2d(padding=padding)
     coefficients = (0.3 * torch.randn(2, 6, generator=generator, dtype=torch.float64)).requires_grad_()
     images = torch.randn(2, 1, 3, 4, generator=generator, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(partial(resampled, group), (coefficients, images))
-    assert torch.autograd.gradgradcheck(partial(resampled, group), (coefficients, images))
+    assert torch.autograd.gradcheck(partial(resample, group), (coefficients, images))
+    assert torch.autograd.gradgradcheck(partial(resample, group), (coefficients, images))
