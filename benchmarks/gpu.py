@@ -1,7 +1,7 @@
-"""Seconds on one device alone: `python -m benchmarks.card --device cuda [--out card.json] [--rows conv,f-fc+conv,fc+conv]`.
+"""Seconds on one device alone: `python -m benchmarks.gpu --device cuda [--out gpu.json] [--rows conv,f-fc+conv,fc+conv]`.
 
 For rows of Table 2, on as many random images as CIFAR-10 has: an epoch by plain MAP, and by MAP and evidence as in the table,
-with all that belongs to it (augmentation, curvature in passing, turns, hyper-steps); and KFAC over all data, by all columns and
+with all that belongs to it (augmentation, running curvature, its eigenbasis, hyper-steps); and KFAC over all data, by all columns and
 by one, with the decomposition of its factors. All other benchmarks give ratios (`python -m benchmarks`).
 """
 
@@ -41,12 +41,12 @@ _TABLE = TABLES["table2"]
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.card", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", default="cuda", help="where to compute")
     parser.add_argument("--rows", default="conv,f-fc+conv,fc+conv", help="of Table 2, with commas")
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--width", type=int, default=_TABLE.width)
-    parser.add_argument("--out", type=Path, default=Path("card.json"), help="where to write the figures")
+    parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="where to write the figures")
     asked = parser.parse_args()
     device = torch.device(asked.device)
     data = _random_images(asked.images)
