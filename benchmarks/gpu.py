@@ -1,8 +1,8 @@
 """Seconds on one device alone: `python -m benchmarks.gpu --device cuda [--out gpu.json] [--rows conv,f-fc+conv,fc+conv]`.
 
 For rows of Table 2, on as many random images as CIFAR-10 has: an epoch by plain MAP, and by MAP and evidence as in the table,
-with all that belongs to it (augmentation, running curvature, its eigenbasis, hyper-steps); and KFAC over all data, by all columns and
-by one, with the decomposition of its factors. All other benchmarks give ratios (`python -m benchmarks`).
+with all that belongs to it (augmentation, running curvature, its eigenbasis, hyper-steps); and KFAC over all data, by all
+columns and by one, with the decomposition of its factors. All other benchmarks give ratios (`python -m benchmarks`).
 """
 
 import argparse
