@@ -1,5 +1,6 @@
 """Fixtures of all tests: a seeded generator, and hypothesis without deadlines."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+os.environ.pop("COLUMNS", None)  # a console that is made under it keeps that width
 settings.register_profile("suite", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("suite")
 

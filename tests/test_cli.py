@@ -12,7 +12,7 @@ from tests.small import load_few
 
 
 def invoke(*words):
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "120"})
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "120", "TERM": "xterm"})
 
 
 def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):

@@ -35,7 +35,7 @@ def load_few(name):
 
 
 def invoke(*words):
-    found = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "400"})
+    found = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "400", "TERM": "xterm"})
     assert isinstance(found.exception, SystemExit | None), found.exception
     return found.exit_code, " ".join(found.output.replace("│", " ").split())
 

@@ -31,7 +31,7 @@ def _small(monkeypatch):
 
 
 def invoke(*words):
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200", "TERM": "xterm"})
 
 
 def test_the_demo_is_a_table_and_a_page():

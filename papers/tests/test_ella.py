@@ -38,7 +38,7 @@ def data(tmp_path):
 
 
 def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "220"})
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "220", "TERM": "xterm"})
 
 
 def a_run(table, network="f-fc+conv", method="evidence", seed=0, task="cifar10", size=None, **figures):

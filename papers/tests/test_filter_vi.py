@@ -49,7 +49,7 @@ def test_the_gradient_of_the_bound_in_extents_matches_finite_differences(family,
     variational, prior, elbo = family.over(model), sb.TensorwisePrior(model).double(), sb.Elbo(family)
 
     def bound(extents):
-        bank.filters._passes = 0
+        bank.filters.passes = 0
         with torch.no_grad():
             bank.orbit.value.copy_(extents)
         noise = torch.Generator().manual_seed(3)

@@ -116,7 +116,7 @@ def test_page_picture_and_table_are_of_all_runs():
 
 
 def invoke(*words):
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200", "TERM": "xterm"})
 
 
 def test_the_demo_prints_a_table_and_writes_page_and_picture(tmp_path, monkeypatch):

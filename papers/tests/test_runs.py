@@ -28,7 +28,7 @@ SHORT = (*FILTERS, "--epochs", "1", "--width", "4", "--starts", "small,turned")
 
 
 def invoke(*words):
-    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200", "TERM": "xterm"})
 
 
 @pytest.fixture(scope="module")

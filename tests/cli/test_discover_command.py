@@ -10,7 +10,7 @@ from symbayes.dynamics.trajectories import save_csv, simulate
 
 
 def invoke(*words):
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200", "TERM": "xterm"})
 
 
 def test_discoveries_from_a_system_and_from_files(tmp_path):

@@ -24,7 +24,7 @@ FOLDERS = [name for name in COMMANDS if name != "demo"]
 
 
 def invoke(*words):
-    found = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "400"})
+    found = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "400", "TERM": "xterm"})
     assert isinstance(found.exception, SystemExit | None), found.exception
     return found.exit_code, " ".join(found.output.replace("│", " ").split())
 

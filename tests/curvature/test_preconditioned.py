@@ -34,7 +34,8 @@ def problem():
     nn.init.uniform_(head.weight, -1, 1, generator=generator)
     nn.init.zeros_(head.bias)
     model = nn.Sequential(RelaxedLayer(paths, stride=2), nn.Tanh(), nn.Flatten(), head).double()
-    sb.fit(model, (inputs, targets), objective=sb.Map(sb.curvature.Diagonal()), epochs=10, progress=False)
+    schedule = sb.Schedule(10, 128, 3e-3, warm_up=0.0)
+    sb.fit(model, (inputs, targets), objective=sb.Map(sb.curvature.Diagonal()), schedule=schedule, progress=False)
     data = TensorSource(inputs, targets, torch.device("cpu"))
     prior = TensorwisePrior(model)
     with torch.no_grad():
@@ -65,7 +66,7 @@ def test_all_signs_of_a_basis_together_give_every_effective_parameter(problem):
     """Probes along all axes of the eigenbasis, for which z zᵀ adds up to the identity."""
     _, _, precisions, dense = problem
     curvature = found_by(Preconditioned(Kfac(), steps=1), problem)
-    product, S = curvature._scaled(precisions)
+    product, S = curvature._scale(precisions)
     root = curvature.products.expand(precisions).sqrt()
     axes = torch.eye(len(S), dtype=S.dtype)
     M = torch.stack([product(axis) for axis in axes])

@@ -105,7 +105,7 @@ def test_an_address_that_cannot_be_read_is_named(tmp_path):
 def test_a_download_that_is_not_the_original_leaves_nothing(tmp_path):
     write_mnist(tmp_path / "there")
     words = ["download", "mnist", "--to", str(tmp_path / "here"), "--address", (tmp_path / "there").as_uri() + "/"]
-    result = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "300", "TERM": "xterm"})
     assert result.exit_code == 2
     assert "its MD5 must be 6bbc9ace" in result.output
     assert not list(tmp_path.glob("here/**/*ubyte*"))

@@ -130,6 +130,8 @@ def test_a_file_is_read_as_far_as_is_asked(tmp_path):
 
 
 def test_an_address_of_no_kind_is_said(tmp_path):
-    result = CliRunner().invoke(app, ["download", "mnist", "--to", str(tmp_path), "--address", "there"], env={"COLUMNS": "300"})
+    result = CliRunner().invoke(
+        app, ["download", "mnist", "--to", str(tmp_path), "--address", "there"], env={"COLUMNS": "300", "TERM": "xterm"}
+    )
     assert result.exit_code == 2
     assert "could not be read (unknown url type" in result.output

@@ -1,7 +1,6 @@
 """The whole chain, small: from trajectories to conserved quantities, checked, saved and shown."""
 
 import json
-import sys
 from dataclasses import replace
 from importlib import import_module
 
@@ -91,10 +90,8 @@ def test_one_may_begin_with_the_energy_of_another():
     plain = sb.discover(data(), symmetry="none", search=QUICK, progress=False)
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        where = "symbayes.dynamics.discover"  # a function has the name of its module
-        patch.setattr(
-            sys.modules[where], "learn_with_bar", lambda problem, *rest, **more: seen.append(problem.model) or plain.result
-        )
+        known = lambda trainer, **more: seen.append(trainer.problem.model) or plain.result  # noqa: E731
+        patch.setattr(discover_module, "learn_with_bar", known)
         sb.discover(data(), search=QUICK, begin=plain, progress=False)
     for name, value in plain.model.net.state_dict().items():
         assert_close(seen[0].net.state_dict()[name], value, rtol=0, atol=0)

@@ -78,7 +78,7 @@ def test_a_page_is_not_made_of_what_is_damaged(place, value, message, folder):
     changed(summary, place, value)
     (folder / "result.json").write_text(json.dumps(summary))
     before = (folder / "report.html").read_bytes()
-    found = CliRunner().invoke(app, ["report", str(folder)], env={"COLUMNS": "400"})
+    found = CliRunner().invoke(app, ["report", str(folder)], env={"COLUMNS": "400", "TERM": "xterm"})
     assert found.exit_code == 2, found.output
     assert "Traceback" not in found.output
     with pytest.raises(ValueError, match=message):
@@ -105,7 +105,7 @@ def test_files_that_are_something_else_are_refused(name, content, message, folde
         read_records(folder)
     with pytest.raises(ValueError, match=message):
         sb.load_result(folder)
-    found = CliRunner().invoke(app, ["report", str(folder)], env={"COLUMNS": "400"})
+    found = CliRunner().invoke(app, ["report", str(folder)], env={"COLUMNS": "400", "TERM": "xterm"})
     assert found.exit_code == 2
 
 
