@@ -76,5 +76,5 @@ def test_no_epochs_between_steps_are_refused():
 
 
 def test_a_schedule_without_a_step_of_hyperparameters_is_refused():
-    with pytest.raises(ValueError, match=r"every hyper_every=5 epochs after the warm-up.* there are 4 of 6"):
+    with pytest.raises(ValueError, match=r"every 5 epochs after the annealing.* there are 4 of 6"):
         scales(hyper_every=5, epochs=6, annealing=0.5)

@@ -54,7 +54,7 @@ def test_noise_by_gradient_ends_where_it_does_in_closed_form():
     for noise in ("closed form", "gradient"):
         torch.manual_seed(0)
         objective = sb.Elbo(FullCovariance(), draws="cubature", noise=noise, spread_rate=3.0, annealing=0.0)
-        schedule = sb.Schedule(epochs=400, batch_size=60, learning_rate=0.02, annealing=0.0)
+        schedule = sb.Schedule(epochs=400, batch_size=60, learning_rate=0.02, warm_up=0.0)
         model = nn.Linear(4, 1)
         result = sb.fit(model, data, likelihood=sb.Gaussian(), objective=objective, schedule=schedule, progress=False)
         found[noise] = result.likelihood.noise().item()
