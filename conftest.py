@@ -1,8 +1,12 @@
-"""Fixtures of all tests: a seeded generator, and hypothesis without deadlines."""
+"""Fixtures of all tests: a seeded generator, hypothesis without deadlines; and shapes that are checked a few times in each test."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
+from types import CodeType, FunctionType
+from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
@@ -11,6 +15,38 @@ torch.set_num_threads(1)
 os.environ.pop("COLUMNS", None)  # a console that is made under it keeps that width
 settings.register_profile("suite", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("suite")
+
+#: The calls of each function whose shapes are checked in a test, if not all: checking takes longer than most of what is checked.
+_CALLS = float(os.environ.get("CHECKED_CALLS", "2"))
+_checks: dict[CodeType, int] = {}
+_jaxtyped = jaxtyping.jaxtyped
+
+
+def _check_first_calls(*, typechecker: Any) -> Callable[[Any], Any]:
+    """As `jaxtyping.jaxtyped`, for the first calls of a function in each test."""
+    check = _jaxtyped(typechecker=typechecker)
+
+    def decorate(function: Any) -> Any:
+        if not isinstance(function, FunctionType):
+            return check(function)
+        code, checked = function.__code__, None
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal checked
+            done = _checks.get(code, 0)
+            if done >= _CALLS:
+                return function(*args, **kwargs)
+            _checks[code] = done + 1
+            checked = checked or check(function)
+            return checked(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+jaxtyping.jaxtyped = _check_first_calls
 
 
 @pytest.fixture
@@ -22,6 +58,7 @@ def generator() -> torch.Generator:
 @pytest.fixture(autouse=True)
 def _seeded_modules() -> Iterator[None]:
     """Torch modules draw initial weights from the global generator."""
+    _checks.clear()
     with torch.random.fork_rng():
         torch.random.manual_seed(0)
         yield

@@ -3,9 +3,12 @@
 import ast
 from pathlib import Path
 
+import jaxtyping
 import pytest
+import torch
 
 import symbayes
+from symbayes.curvature.blocks import eigendecompose
 
 PACKAGE = Path(__file__).parent.parent / "symbayes"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -33,3 +36,9 @@ def test_names_are_imported_from_the_file_that_defines_them(file):
 def test_the_facade_exports_what_it_imports():
     assert sorted(symbayes.__all__) == symbayes.__all__
     assert all(hasattr(symbayes, name) for name in symbayes.__all__)
+
+
+def test_shapes_are_checked_while_tests_run():
+    for _ in range(2):
+        with pytest.raises(jaxtyping.TypeCheckError, match="matrices"):
+            eigendecompose(torch.zeros(3), "weight", vectors=False)
