@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a seeded generator, hypothesis without deadlines; and shapes that are checked a few times in each test."""
+"""Fixtures of all tests: a seeded generator, hypothesis without deadlines; shapes are checked a few times in each test."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ os.environ.pop("COLUMNS", None)  # a console that is made under it keeps that wi
 settings.register_profile("suite", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("suite")
 
-#: The calls of each function whose shapes are checked in a test, if not all: checking takes longer than most of what is checked.
+#: The calls of each function whose shapes are checked in a test: checking takes longer than most of what is checked.
 _CALLS = float(os.environ.get("CHECKED_CALLS", "2"))
 _checks: dict[CodeType, int] = {}
 _jaxtyped = jaxtyping.jaxtyped
