@@ -28,7 +28,7 @@ _FILES = ("result.json", "history.jsonl", "weights.safetensors", "report.html")
 def fit(
     task: Annotated[
         str,
-        typer.Argument(help="placed-digits, quadrant-digits, turned-digits, motifs, …, mnist, cifar10."),
+        typer.Argument(help="placed-digits, quadrant-digits, turned-digits, …, mnist, cifar10."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the result and its page.")],
     data: Annotated[Path | None, typer.Option(help="Folder that holds the files of mnist or cifar10.")] = None,
