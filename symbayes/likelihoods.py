@@ -30,6 +30,8 @@ Setting = bool | int | float | str | None
 
 #: How far probabilities may exceed 1.
 _ROUNDING = 1e-3
+#: What a likelihood with a noise has.
+_TOGETHER = "Override learns_noise and noise_statistics together, with update_noise."
 
 
 class Likelihood(nn.Module, ABC):
@@ -100,14 +102,31 @@ class Likelihood(nn.Module, ABC):
         """What `update_noise` needs to know of data, summed over them.
 
         Raises:
-            NotImplementedError: If no noise is learned.
+            ValueError: If no noise is learned.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} learns no noise. Override learns_noise and noise_statistics together."
-        )
+        raise ValueError(f"{type(self).__name__} learns no noise. {_TOGETHER}")
 
     def update_noise(self, statistics: Float[Tensor, " _"], effective: float, num_data: int, damping: float) -> None:
-        """Move a learned noise towards MacKay's fixed point, given its statistics and the effective parameters."""
+        """Move a learned noise towards MacKay's fixed point, given its statistics and the effective parameters.
+
+        Raises:
+            ValueError: If no noise is learned.
+        """
+        raise ValueError(f"{type(self).__name__} learns no noise. {_TOGETHER}")
+
+    def check_noise(self) -> None:
+        """Refuse to learn a noise in closed form without the methods for it, before time is spent.
+
+        Raises:
+            ValueError: Naming what is left out.
+        """
+        needed = ("noise_statistics", "update_noise")
+        left_out = [name for name in needed if getattr(type(self), name) is getattr(Likelihood, name)]
+        if self.learns_noise and left_out:
+            raise ValueError(
+                f"A likelihood that learns its noise must have {' and '.join(needed)}; {type(self).__name__} has no "
+                f"{' and no '.join(left_out)}. Write them, or learn it by gradient: Elbo(noise='gradient')."
+            )
 
     def settings(self) -> Mapping[str, Setting]:
         """What the constructor needs to make another of this kind."""

@@ -27,7 +27,7 @@ from symbayes.layout import Layout, call_with, held
 from symbayes.likelihoods import Likelihood
 
 #: What torch raises where it cannot differentiate datum by datum.
-_FAILURES = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
+_FAILURES = (RuntimeError, TypeError, ValueError, IndexError)
 #: What is summed over data.
 _PARTS = ("all tensors", "H")
 
@@ -317,7 +317,7 @@ def _pushing(model: nn.Module, names: Sequence[str], reference: Reference) -> Pu
             try:
                 Jv = push(outputs_at, (chosen,), (tangents,))[1]
                 (pulled,) = vjp(outputs_at, chosen)[1](reference.column)
-            except (RuntimeError, NotImplementedError) as error:
+            except RuntimeError as error:
                 why = str(error)
                 continue
             if reference.agrees_along(tangents, Jv) and reference.unlike(pulled, pulled) is None:

@@ -260,7 +260,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
 
     def __init__(self, objective: ByCurvature, problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
         super().__init__(objective, problem, schedule, optimiser)
-        self.settings, self.rule, self.final_rule = objective, objective.rule, objective.final_rule
+        self.objective, self.rule, self.final_rule = objective, objective.rule, objective.final_rule
         if optimiser.running and not isinstance(objective.rule, Kfac):
             raise ValueError(f"Running factors are by Kfac; got {objective.rule}. Use Optimiser(running=0, eigenbasis=0).")
         if optimiser.running and (learned := hyperparameters(problem.model)):
@@ -277,6 +277,8 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         parameters = list(weights(problem.model).values())
         draws = torch.Generator(parameters[0].device)
         state = CurvatureState(problem, generator, self.optimiser.over(parameters), HyperAdam(problem.model), draws)
+        if self.optimiser.eigenbasis:
+            state.descent.refuse_eigenbasis()
         if self.optimiser.running:
             assert isinstance(self.rule, Kfac)
             draws.manual_seed(int(torch.randint(2**62, (), generator=generator)))
@@ -356,7 +358,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
 
     def moves_at(self, epoch: int) -> bool:
         """Whether a hyper-step follows an epoch, counted from 1."""
-        return self.settings.moves_at(epoch, self.schedule.epochs)
+        return self.objective.moves_at(epoch, self.schedule.epochs)
 
     def hyper_step(self, state: CurvatureState, curvature: Curvature) -> Curvature:
         """Move precisions and noise under this curvature; the curvature then."""
@@ -440,9 +442,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
 class AugerinoTrainer(CurvatureTrainer):
     """The training loss in weights and extents, less a reward."""
 
-    def __init__(self, objective: Augerino, problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
-        super().__init__(objective, problem, schedule, optimiser)
-        self.objective = objective
+    objective: Augerino
 
     def steps(self, state: CurvatureState) -> Steps:
         if not state.hyper.parameters:
@@ -465,9 +465,11 @@ class AugerinoTrainer(CurvatureTrainer):
 class LaplaceTrainer(CurvatureTrainer):
     """The evidence: hyper-steps after some epochs."""
 
+    objective: Laplace
+
     def __init__(self, objective: Laplace, problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
         super().__init__(objective, problem, schedule, optimiser)
-        self.objective = objective
+        problem.likelihood.check_noise()
         if objective.keep_best and optimiser.running:
             raise ValueError(
                 "keep_best compares evidences from passes over all the data; those of running factors are of weights that "

@@ -279,6 +279,8 @@ class ElboTrainer(Trainer[ElboState]):
                 "Elbo moves means and spreads by Adam on the bound, without running factors or an eigenbasis; got "
                 f"{optimiser}. Leave the optimiser out, or use Optimiser(running=0, eigenbasis=0)."
             )
+        if objective.noise == "closed form":
+            problem.likelihood.check_noise()
         _refuse_too_short(problem, objective, schedule)
 
     def check(self) -> float:

@@ -150,6 +150,9 @@ class Descent(ABC):
         parameters: What to move.
     """
 
+    #: Whether `rotate` can change the coordinates in which parameters are moved.
+    has_eigenbasis = False
+
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters: list[Tensor] = list(parameters)
         #: The coordinates in which each parameter is moved; its own where None.
@@ -172,10 +175,19 @@ class Descent(ABC):
         """Move parameters in these coordinates from now on, or as before where None.
 
         Raises:
-            NotImplementedError: If there are coordinates, and the optimiser knows none but its own.
+            ValueError: If there are coordinates, and it has no eigenbasis.
         """
         if any(rotation is not None for rotation in rotations):
-            raise NotImplementedError(f"{type(self).__name__} has no steps in an eigenbasis. Use eigenbasis=0.")
+            self.refuse_eigenbasis()
+
+    def refuse_eigenbasis(self) -> None:
+        """Refuse to be asked for steps in an eigenbasis, if there are none.
+
+        Raises:
+            ValueError: Saying what to ask for.
+        """
+        if not self.has_eigenbasis:
+            raise ValueError(f"{type(self).__name__} has no steps in an eigenbasis. Use eigenbasis=0.")
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -198,6 +210,8 @@ class ProximalAdam(Descent):
         betas: Decay of the running means of gradients and of their squares.
         epsilon: Added to the root of the latter.
     """
+
+    has_eigenbasis = True
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8

@@ -15,7 +15,7 @@ from symbayes.data.augment import FlipCrop
 from symbayes.data.source import as_source
 from symbayes.layout import Hyperparameter
 from symbayes.training.by_curvature import CurvatureTrainer
-from symbayes.training.optimiser import PLAIN, Descent, Optimiser
+from symbayes.training.optimiser import PLAIN, Descent, Optimiser, Rotation
 from symbayes.training.problem import Problem
 from symbayes.training.trainer import NUMBERS, TENSORS, Objective
 
@@ -294,5 +294,8 @@ def test_one_from_outside_the_package_takes_one_file(tmp_path, monkeypatch):
     schedule = sb.Schedule(30, 10, 0.02)
     result = sb.fit(network(), images(), objective=Smoothed(), optimiser=Momentum(), schedule=schedule, progress=False)
     assert result.history[-1].loss < result.history[0].loss
-    with pytest.raises(NotImplementedError, match=r"MomentumDescent has no steps in an eigenbasis. Use eigenbasis=0"):
-        sb.fit(network(), images(), optimiser=Momentum(running=2, eigenbasis=1), schedule=sb.Schedule(4, 8), progress=False)
+    refused = r"MomentumDescent has no steps in an eigenbasis. Use eigenbasis=0"
+    with pytest.raises(ValueError, match=refused):  # before the first epoch
+        built(sb.Laplace(), "classes", Momentum(running=2, eigenbasis=1)).init(torch.Generator())
+    with pytest.raises(ValueError, match=refused):
+        Momentum().over(list(network().parameters())).rotate([Rotation((1, 4, 4), torch.eye(4)[None], None)])

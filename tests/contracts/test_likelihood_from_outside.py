@@ -158,8 +158,23 @@ def test_what_it_leaves_out_is_refused_by_name(result, data):
         bare.calibration(data)
     with pytest.raises(ValueError, match=r"Intervals are of values.*this is Poisson"):
         bare.predict(data[0][:3]).interval()
-    with pytest.raises(NotImplementedError, match=r"Poisson learns no noise. Override learns_noise and noise_statistics"):
+    learns_no_noise = r"Poisson learns no noise. Override learns_noise and noise_statistics together, with update_noise"
+    with pytest.raises(ValueError, match=learns_no_noise):
         small.Poisson().noise_statistics(data[1], data[1])
+    with pytest.raises(ValueError, match=learns_no_noise):
+        small.Poisson().update_noise(data[1][0], 0.0, 200, 0.5)
+
+
+class Unfinished(small.Poisson):
+    """It says that it learns a noise, and not how."""
+
+    learns_noise = True
+
+
+@pytest.mark.parametrize("objective", [sb.Laplace(), sb.Elbo()], ids=["laplace", "elbo"])
+def test_a_noise_that_nothing_moves_is_refused_before_training(objective, data):
+    with pytest.raises(ValueError, match=r"Unfinished has no noise_statistics and no update_noise. Write them, or learn it by"):
+        sb.fit(network(), data, likelihood=Unfinished(), objective=objective, epochs=2, progress=False)
 
 
 def test_a_likelihood_that_is_not_registered_is_not_saved(result, tmp_path):
