@@ -1,10 +1,9 @@
 """The commands of the papers, as a person would use them, on runs made short."""
 
-from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
 from papers import reproduce
 from papers.__main__ import app
@@ -17,27 +16,26 @@ from symbayes.cli import demo
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.errors import NotFiniteError
+from tests.cli.refusals import (
+    DEVICES,
+    FULL,
+    check_device_refused,
+    check_file_refused,
+    check_long_name_refused,
+    check_read_only_refused,
+    say,
+)
+from tests.small import load_few as load_few_of
+
+invoke, load_few = partial(say, app), partial(load_few_of, load=load)
 
 INVARIANCE = ("invariance", "--data", "nowhere", "--out", "rows", "--task")
-FULL = OSError(28, "No space left on device")
 #: Those that write to a folder.
 FOLDERS = {
     "gallery": ("gallery",),
     "illustrate": ("illustrate",),
     "filters": ("filters", "--sizes", "30", "--methods", "likelihood", "--starts", "small"),
 }
-
-
-def load_few(name):
-    task = load(name)
-    few = [(inputs[:100], targets[:100]) for inputs, targets in (task.train, task.test)]
-    return replace(task, train=few[0], test=few[1])
-
-
-def invoke(*words):
-    found = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "400", "TERM": "xterm"})
-    assert isinstance(found.exception, SystemExit | None), found.exception
-    return found.exit_code, " ".join(found.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
@@ -160,21 +158,17 @@ def worked(monkeypatch):
 @pytest.mark.parametrize("command", FOLDERS)
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_folder_that_is_a_file_is_refused_before_anything_is_done(command, inside, tmp_path, worked):
-    (tmp_path / "file").write_text("kept")
-    code, words = invoke(*FOLDERS[command], "--out", tmp_path / "file" / "folder" if inside else tmp_path / "file")
-    assert code == 2
-    assert "--out must be a folder that can be made and written to, got" in words
-    assert ("Not a directory" if inside else "File exists") in words
-    assert worked == []
-    assert (tmp_path / "file").read_text() == "kept"
+    check_file_refused(invoke, FOLDERS[command], inside, tmp_path, worked)
 
 
 @pytest.mark.parametrize("command", FOLDERS)
 def test_names_that_no_file_can_have_are_refused(command, tmp_path, worked):
-    code, words = invoke(*FOLDERS[command], "--out", tmp_path / ("long" * 100))
-    assert code == 2
-    assert "File name too long. Name another" in words
-    assert worked == []
+    check_long_name_refused(invoke, FOLDERS[command], tmp_path, worked)
+
+
+@pytest.mark.parametrize("command", FOLDERS)
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_done(command, tmp_path, worked, monkeypatch):
+    check_read_only_refused(invoke, FOLDERS[command], tmp_path, worked, monkeypatch)
 
 
 @pytest.mark.parametrize("command", FOLDERS)
@@ -186,14 +180,9 @@ def test_what_cannot_be_written_at_the_end_is_said(command, tmp_path, worked):
     assert f"{out} could not be written: No space left on device" in words
 
 
-@pytest.mark.parametrize("device", ["meta", "cuda:77", "nonsense", ""])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_device_that_is_not_there_is_refused_before_anything_is_done(device, tmp_path, worked):
-    code, words = invoke(*FOLDERS["filters"], "--out", tmp_path / "out", "--device", device)
-    assert code == 2
-    assert "device must be one that torch can compute on here, such as cpu; got" in words
-    assert f"{device!r}" in words
-    assert worked == []
-    assert not (tmp_path / "out").exists()
+    check_device_refused(invoke, FOLDERS["filters"], device, tmp_path, worked)
 
 
 def test_training_that_diverges_is_said_in_a_sentence(tmp_path, monkeypatch):

@@ -35,8 +35,8 @@ from symbayes.training.trainer import Objective, Part, Schedule, State, Trainer
 
 DRAWS = ("random", "antithetic", "cubature")
 NOISES = ("closed form", "gradient")
-#: The weight of the divergence at the start of a warm-up.
-WARM_FROM = 1e-3
+#: The weight of the divergence at the start of its annealing.
+ANNEALED_FROM = 1e-3
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class Elbo(Objective):
 
     def weight_at(self, epoch: int, epochs: int) -> float:
         """What the divergence counts for in the gradient of an epoch, counted from 1; one after the annealing."""
-        warm = self.annealing * epochs
-        return WARM_FROM ** (1 - epoch / warm) if epoch < warm else 1.0
+        annealed = self.annealing * epochs
+        return ANNEALED_FROM ** (1 - epoch / annealed) if epoch < annealed else 1.0
 
     def evidence(
         self,
@@ -383,7 +383,7 @@ class ElboTrainer(Trainer[ElboState]):
 
     @torch.no_grad()
     def _settle_noise(self, state: ElboState) -> None:
-        """The noise goes half the way to the mean squared error under the posterior there is, which few draws estimate."""
+        """The noise goes half the way to what its statistics say under the posterior there is, which few draws estimate."""
         model, posterior, count = self.problem.model, state.variational(), self.objective.samples
         statistics: Tensor = torch.zeros(())
         with evaluating(model):

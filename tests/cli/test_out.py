@@ -1,11 +1,11 @@
 """Where commands write: refused before anything is done if it cannot be, and said in a sentence if it fails at the end."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from symbayes.cli import demo, discover, fit, quadrant
 from symbayes.cli.app import app
@@ -13,20 +13,24 @@ from symbayes.cli.study import Study
 from symbayes.data import storage as whole
 from symbayes.data.storage import write_together, write_whole
 from symbayes.report.page import FigureTable
+from tests.cli.refusals import (
+    DEVICES,
+    FOLDER,
+    FULL,
+    check_device_refused,
+    check_file_refused,
+    check_long_name_refused,
+    check_read_only_refused,
+    say,
+)
 
-FULL = OSError(28, "No space left on device")
+invoke = partial(say, app)
 COMMANDS = {
     "fit": ("fit", "upright-digits", "--width", "1"),
     "discover": ("discover", "oscillator"),
     "demo": ("demo",),
 }
 FOLDERS = [name for name in COMMANDS if name != "demo"]
-
-
-def invoke(*words):
-    found = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "400", "TERM": "xterm"})
-    assert isinstance(found.exception, SystemExit | None), found.exception
-    return found.exit_code, " ".join(found.output.replace("│", " ").split())
 
 
 @pytest.fixture
@@ -61,28 +65,13 @@ def worked(monkeypatch):
 @pytest.mark.parametrize("command", FOLDERS)
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_folder_that_is_a_file_is_refused_before_anything_is_done(command, inside, tmp_path, worked):
-    (tmp_path / "file").write_text("kept")
-    code, words = invoke(*COMMANDS[command], "--out", tmp_path / "file" / "folder" if inside else tmp_path / "file")
-    assert code == 2
-    assert "--out must be a folder that can be made and written to, got" in words
-    assert ("Not a directory" if inside else "File exists") in words
-    assert worked == []
-    assert (tmp_path / "file").read_text() == "kept"
+    check_file_refused(invoke, COMMANDS[command], inside, tmp_path, worked)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_done(command, tmp_path, worked, monkeypatch):
-    def read_only(path, content):
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(Path, "write_bytes", read_only)
-    code, words = invoke(*COMMANDS[command], "--out", tmp_path / "here" / "report.html")
-    assert code == 2
-    must = "page (a file) that can be written" if command == "demo" else "folder that can be made and written to"
-    assert f"--out must be a {must}, got" in words
-    assert "Read-only file system. Name another" in words
-    assert not list((tmp_path / "here").rglob(".*"))
-    assert worked == []
+    must = "page (a file) that can be written" if command == "demo" else FOLDER
+    check_read_only_refused(invoke, COMMANDS[command], tmp_path, worked, monkeypatch, must)
 
 
 @pytest.mark.parametrize("out", ["folder", "/dev/null", "/dev/full", "..", ""])
@@ -98,10 +87,7 @@ def test_a_page_that_is_no_file_is_refused_before_anything_is_done(out, tmp_path
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_names_that_no_file_can_have_are_refused(command, tmp_path, worked):
-    code, words = invoke(*COMMANDS[command], "--out", tmp_path / ("long" * 100))
-    assert code == 2
-    assert "File name too long. Name another" in words
-    assert worked == []
+    check_long_name_refused(invoke, COMMANDS[command], tmp_path, worked)
 
 
 def test_a_disk_that_fills_up_while_it_is_tried_is_left_as_it_was(tmp_path, worked, monkeypatch):
@@ -161,15 +147,10 @@ def test_files_are_fetched_into_folders(tmp_path):
     assert "--to must be a folder that can be made and written to" in words
 
 
-@pytest.mark.parametrize("device", ["mps", "meta", "cuda:77", "hpu", "privateuseone", "vulkan", "nonsense", ""])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("command", ["fit", "discover"])
 def test_a_device_that_is_not_there_is_refused_before_anything_is_done(command, device, tmp_path, worked):
-    code, words = invoke(*COMMANDS[command], "--out", tmp_path / "out", "--device", device)
-    assert code == 2
-    assert "device must be one that torch can compute on here, such as cpu; got" in words or device == "mps"
-    assert f"{device!r}" in words
-    assert worked == []
-    assert not (tmp_path / "out").exists()
+    check_device_refused(invoke, COMMANDS[command], device, tmp_path, worked)
 
 
 def test_a_device_without_double_precision_is_refused(tmp_path, worked, monkeypatch):

@@ -54,6 +54,17 @@ def test_a_posterior_survives_saving(kind, tmp_path):
     assert_close(drawn, {name: value.detach() for name, value in wanted.items()}, rtol=0, atol=0)
 
 
+def test_standard_deviations_under_their_earlier_name_are_read(tmp_path):
+    posterior, path = POSTERIORS["mean-field"](), tmp_path / "posterior.safetensors"
+    save_posterior(posterior, path)
+    with safe_open(path, "pt") as file:
+        about = file.metadata()
+    earlier = {name.replace(":std", ":deviation"): value for name, value in load_file(path).items()}
+    assert any(name.endswith(":deviation") for name in earlier)
+    save_file(earlier, path, about)
+    assert_close(load_posterior(path).variances(), posterior.variances(), rtol=0, atol=0)
+
+
 def test_what_is_damaged_is_refused(tmp_path):
     path = tmp_path / "posterior.safetensors"
     with pytest.raises(FileNotFoundError, match=r"posterior\.safetensors must be a file"):

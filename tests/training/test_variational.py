@@ -8,7 +8,7 @@ import symbayes as sb
 from symbayes.data.source import as_source
 from symbayes.layout import Hyperparameter
 from symbayes.posterior import FullCovariance, HiddenUnits
-from symbayes.training.elbo import WARM_FROM
+from symbayes.training.elbo import ANNEALED_FROM
 from symbayes.training.problem import Problem
 from symbayes.training.trainer import train
 
@@ -153,7 +153,7 @@ def test_the_divergence_is_let_in_and_reported_in_full():
     objective = sb.Elbo(annealing=0.5)
     weights = [objective.weight_at(epoch, 10) for epoch in range(1, 11)]
     assert weights == sorted(weights)
-    assert WARM_FROM < weights[0] < 0.01
+    assert ANNEALED_FROM < weights[0] < 0.01
     assert weights[4:] == [1.0] * 6
     assert sb.Elbo(annealing=0.0).weight_at(1, 10) == 1.0
     torch.manual_seed(0)
