@@ -53,7 +53,15 @@ def preset(problem: Problem, objective: Objective | None = None) -> Preset:
     Args:
         problem: What is learned.
         objective: What is maximised, if not that.
+
+    Raises:
+        TypeError: If that is no objective.
     """
+    if objective is not None and not isinstance(objective, Objective):
+        raise TypeError(
+            "The objective must be a Laplace, Map, Augerino or Elbo, or an Objective of your own; got "
+            f"{type(objective).__name__}."
+        )
     named = weights(problem.model).values()
     wide = any(weight.ndim == 2 and min(weight.shape) > _WIDE for weight in named)
     usual = Schedule(learning_rate=_RATE_OF_WIDE) if wide else Schedule()

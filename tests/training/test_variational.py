@@ -1,5 +1,7 @@
 """Training by the evidence lower bound: what it finds where the answer is known."""
 
+from inspect import unwrap
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from symbayes.data.source import as_source
 from symbayes.layout import Hyperparameter
 from symbayes.posterior import FullCovariance, HiddenUnits
 from symbayes.training.elbo import ANNEALED_FROM
+from symbayes.training.fit import preset
 from symbayes.training.problem import Problem
 from symbayes.training.trainer import train
 
@@ -164,6 +167,11 @@ def test_the_divergence_is_let_in_and_reported_in_full():
         found = record.evidence
         assert found.total == pytest.approx(found.log_likelihood + found.log_prior + found.log_volume)
         assert found.log_prior + found.log_volume < -1  # not a thousandth of it
+
+
+def test_what_is_no_objective_is_refused():
+    with pytest.raises(TypeError, match=r"must be a Laplace, Map, Augerino or Elbo, or an Objective of your own; got str"):
+        unwrap(preset)(None, "evidence")  # by its own words: types are checked before in tests, and not by users
 
 
 def test_weights_that_diverge_are_refused():
