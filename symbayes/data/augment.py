@@ -1,7 +1,7 @@
 """Augmentation of images: random flips and crops, drawn for every image on its own.
 
 What is drawn is a small table of whole numbers, made where the generator is; images are moved where they are. So a seed means
-the same on every device, and a step on a GPU reads its part of the table without waiting for the host.
+the same on every device, and a step on a GPU reads its part of the table without waiting for the CPU.
 """
 
 from abc import ABC, abstractmethod
