@@ -11,9 +11,8 @@ from torch.nn import functional
 
 from benchmarks.networks import Network, data_for
 from symbayes.curvature.blocks import DenseBlock, Factor, KroneckerBlock
-from symbayes.curvature.fisher import EmpiricalFisher, ExactFisher, Fisher, MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.rule import BlockCurvature
+from symbayes.curvature.rule import BlockCurvature, EmpiricalFisher, ExactFisher, Fisher, MonteCarloFisher
 from symbayes.data.source import TensorSource
 from symbayes.likelihoods import Categorical
 

@@ -21,12 +21,11 @@ from papers import runs as provenance
 from papers.ella.recipes import METHODS
 from papers.ella.rows import NETWORKS, TABLES, Row
 from papers.rows import Options
-from symbayes.curvature.fisher import ExactFisher, MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.rule import log_det_of
-from symbayes.data.augment import FlipCrop
+from symbayes.curvature.rule import ExactFisher, MonteCarloFisher, log_det_of
 from symbayes.data.source import DataSource, as_source
 from symbayes.data.task import Task
+from symbayes.data.transform import FlipCrop
 from symbayes.likelihoods import Categorical
 from symbayes.priors import TensorwisePrior
 from symbayes.training.by_curvature import Map

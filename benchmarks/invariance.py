@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.timing import Timing, interleaved
-from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.source import TensorSource
-from symbayes.evidence.laplace import gradient_through
+from symbayes.evidence.evidence import gradient_through
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.likelihoods import Categorical

@@ -12,18 +12,16 @@ from typing import Any
 import torch
 
 from benchmarks.timing import Timing, interleaved
-from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.rule import Curvature
+from symbayes.curvature.rule import Curvature, MonteCarloFisher
 from symbayes.data.source import as_source
-from symbayes.evidence.laplace import evidence_at
+from symbayes.evidence.evidence import evidence_at
 from symbayes.likelihoods import Categorical
 from symbayes.models import build_allconv
 from symbayes.priors import TensorwisePrior
 from symbayes.training.by_curvature import ByCurvature, CurvatureState, CurvatureTrainer, Laplace, Map
 from symbayes.training.optimiser import PLAIN, Optimiser
-from symbayes.training.problem import Problem
-from symbayes.training.trainer import Schedule
+from symbayes.training.trainer import Problem, Schedule
 
 #: Networks that are measured: their paths.
 TRAINED = {"CONV": ("conv",), "F-FC+CONV": ("factored", "conv")}

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from papers.rows import Figures, Options, Paper, TextTable, accuracy_words, check_names, spread, whole_numbers
-from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.task import Task
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage

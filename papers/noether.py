@@ -16,11 +16,10 @@ from symbayes.dynamics.discover import discover
 from symbayes.dynamics.discovery import Discovery
 from symbayes.dynamics.observables import Quadratics, euclidean, unitary
 from symbayes.dynamics.phase import RungeKutta
-from symbayes.dynamics.scaling import Scaling
 from symbayes.dynamics.search import Search
 from symbayes.dynamics.systems import TESTS, Start
 from symbayes.dynamics.systems import system as by_name
-from symbayes.dynamics.trajectories import Trajectories, simulate
+from symbayes.dynamics.trajectories import Scaling, Trajectories, simulate
 from symbayes.training.record import Record
 
 PLAIN, LEARNED, ORACLE = "plain", "learned", "oracle"

@@ -3,15 +3,14 @@
 from symbayes import curvature, dynamics, groups, layers, models, posterior
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Rule
-from symbayes.data.augment import FlipCrop
 from symbayes.data.load import load
 from symbayes.data.task import Task
+from symbayes.data.transform import FlipCrop
 from symbayes.dynamics.discover import discover
 from symbayes.dynamics.discovery import Discovery
 from symbayes.errors import NoPosteriorError, NotFiniteError
+from symbayes.evidence.evidence import Evidence, evidence_gradient, laplace_evidence
 from symbayes.evidence.exact import exact_evidence
-from symbayes.evidence.laplace import evidence_gradient, laplace_evidence
-from symbayes.evidence.terms import Evidence
 from symbayes.groups.grids import flips, p4m
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.filters import FilterBank
@@ -28,9 +27,8 @@ from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, Tensorwi
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit, preset
-from symbayes.training.loading import load_result
 from symbayes.training.optimiser import Optimiser
-from symbayes.training.result import Result
+from symbayes.training.result import Result, load_result
 from symbayes.training.trainer import Objective, Schedule
 
 __version__ = "0.1.0"

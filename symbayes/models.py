@@ -18,11 +18,10 @@ from torch import Generator, Tensor, nn
 from symbayes.data.task import Task
 from symbayes.groups.grids import SpaceGroup, cube, flips, p4, p4m
 from symbayes.layers.conv import ConvPath
-from symbayes.layers.dense import DensePath
+from symbayes.layers.dense import DensePath, Scale, Shift
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupPath
 from symbayes.layers.relaxed import RelaxedLayer, centre, divides
-from symbayes.layers.scalar import Scale, Shift
 from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
 
 #: What networks are built for: a task, or a pair of inputs and class numbers.

@@ -5,7 +5,7 @@ import torch
 from typer.testing import CliRunner
 
 import symbayes as sb
-from symbayes.cli import demo, discover, fit, quadrant
+from symbayes.cli import demo, discover, fit
 from symbayes.cli.app import app
 from symbayes.cli.study import run_study
 from tests.small import load_few
@@ -77,7 +77,7 @@ def _diverge_in_a_process(cell, each_epoch):
 
 
 def test_divergence_in_a_process_of_its_own_comes_back_as_it_is():
-    study = quadrant.study(quadrant.Settings(epochs=1, width=1))
+    study = demo.study(demo.Settings(epochs=1, width=1))
     alone = demo.Study(study.title, study.about, study.cells[:1], _diverge_in_a_process, study.table)
     with pytest.raises(sb.NotFiniteError, match="Training diverged"):
         run_study(alone, lambda share, what: None, workers=1)

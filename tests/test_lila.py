@@ -9,12 +9,12 @@ from torch.testing import assert_close
 
 from symbayes.curvature import capture
 from symbayes.curvature.diagonal import Diagonal
-from symbayes.curvature.fisher import EmpiricalFisher
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.rule import EmpiricalFisher
 from symbayes.data.load import load
 from symbayes.data.source import TensorSource
-from symbayes.layers.scalar import Scale, Shift
+from symbayes.layers.dense import Scale, Shift
 from symbayes.likelihoods import Categorical, Gaussian
 from symbayes.models import lenet, mlp, residual, small_cnn
 

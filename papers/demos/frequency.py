@@ -27,9 +27,8 @@ from symbayes.training.by_curvature import Augerino
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import learn as fit
 from symbayes.training.optimiser import PLAIN
-from symbayes.training.problem import Problem
 from symbayes.training.record import Record
-from symbayes.training.trainer import Objective, Schedule
+from symbayes.training.trainer import Objective, Problem, Schedule
 
 #: What the first or fixed frequency follows, as the task of a cell.
 _AT = "ω² = "

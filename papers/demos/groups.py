@@ -11,8 +11,8 @@ import torch
 
 from papers.data import load
 from symbayes.cli.study import Cell, EachEpoch, Outcome, Study, broken_words, run_problem
-from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.source import as_source
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
@@ -20,9 +20,8 @@ from symbayes.priors import TensorwisePrior
 from symbayes.report.page import FigureTable, TableCell, TableRow
 from symbayes.training.by_curvature import Laplace, Map
 from symbayes.training.optimiser import PLAIN
-from symbayes.training.problem import Problem
 from symbayes.training.symmetries import shares_over_layers
-from symbayes.training.trainer import Objective, Schedule
+from symbayes.training.trainer import Objective, Problem, Schedule
 
 TASKS = {"upright": "upright-digits", "shifted": "shifted-digits", "turned": "turned-digits"}
 #: By the names of the paper.

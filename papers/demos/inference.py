@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from papers.data import load
-from symbayes.cli.quadrant import MODELS, TASKS
+from symbayes.cli.demo import MODELS, TASKS
 from symbayes.cli.study import Cell, EachEpoch, Outcome, Study, broken_words, run_problem
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import as_source
@@ -23,9 +23,8 @@ from symbayes.report.page import FigureTable, TableCell, TableRow
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.elbo import Elbo
 from symbayes.training.optimiser import PLAIN
-from symbayes.training.problem import Problem
 from symbayes.training.symmetries import USED, breaking, with_tensors
-from symbayes.training.trainer import Objective, Schedule
+from symbayes.training.trainer import Objective, Problem, Schedule
 
 _MODEL = "F-FC+CONV"
 #: Predictive distributions are for every so many test images.

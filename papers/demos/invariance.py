@@ -10,8 +10,8 @@ from torch import Generator, nn
 
 from papers.data import load
 from symbayes.cli.study import Cell, EachEpoch, Outcome, Study, accuracy_table, run_problem
-from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.source import as_source
 from symbayes.data.task import Task
 from symbayes.groups.lie import affine2d
@@ -22,8 +22,7 @@ from symbayes.priors import TensorwisePrior
 from symbayes.report.page import FigureTable
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.optimiser import PLAIN
-from symbayes.training.problem import Problem
-from symbayes.training.trainer import Objective, Schedule
+from symbayes.training.trainer import Objective, Problem, Schedule
 
 #: How digits are transformed, by the name of the task.
 TASKS: dict[str, dict[str, Any]] = {

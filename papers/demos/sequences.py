@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from papers.data import load
 from symbayes.cli.study import Cell, EachEpoch, Outcome, Study, model_table, run_problem
-from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.source import as_source
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
@@ -23,8 +23,7 @@ from symbayes.priors import TensorwisePrior
 from symbayes.report.page import FigureTable
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.optimiser import PLAIN
-from symbayes.training.problem import Problem
-from symbayes.training.trainer import Schedule
+from symbayes.training.trainer import Problem, Schedule
 
 TASKS = {"motif": "motifs", "motif and quarter": "placed-motifs"}
 MODELS = {"FC": ("dense",), "CONV": ("conv",), "F-FC+CONV": ("factored", "conv")}

@@ -24,8 +24,7 @@ from symbayes.priors import TensorwisePrior
 from symbayes.report.page import FigureTable
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.optimiser import PLAIN
-from symbayes.training.problem import Problem
-from symbayes.training.trainer import Schedule
+from symbayes.training.trainer import Problem, Schedule
 
 POINTS, NOISE = 8, 0.1
 MODELS = {"FC": ("dense",), "ORBIT": ("orbit",), "FC+ORBIT": ("dense", "orbit")}

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.training.by_curvature import ByCurvature, Laplace, Map
 from symbayes.training.optimiser import Optimiser
 from symbayes.training.trainer import Schedule

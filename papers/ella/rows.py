@@ -16,8 +16,8 @@ import torch
 from papers.ella.published import TABLE1, TABLE2, TABLE3, Printed
 from papers.ella.recipes import METHODS, Recipe, is_photographs, recipe
 from papers.rows import Figures, Options, check_names, whole_numbers
-from symbayes.data.augment import FlipCrop
 from symbayes.data.task import Task
+from symbayes.data.transform import FlipCrop
 from symbayes.models import AllConv, allconv
 from symbayes.priors import TensorwisePrior
 from symbayes.report.runs import write_page

@@ -10,20 +10,18 @@ import torch
 
 from papers.data import load
 from symbayes.curvature.diagonal import Diagonal
-from symbayes.curvature.fisher import EmpiricalFisher, MonteCarloFisher
 from symbayes.curvature.ggn import FullCurvature, Ggn
 from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
-from symbayes.curvature.rule import BlockCurvature, Curvature, Rule
+from symbayes.curvature.rule import BlockCurvature, Curvature, EmpiricalFisher, MonteCarloFisher, Rule
 from symbayes.data.source import TensorSource
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
 from symbayes.priors import ScalarPrior, TensorwisePrior
 from symbayes.training.by_curvature import Map
 from symbayes.training.optimiser import PLAIN
-from symbayes.training.problem import Problem
-from symbayes.training.trainer import Schedule, train
+from symbayes.training.trainer import Problem, Schedule, train
 
 NETWORKS = (("conv",), ("factored", "conv"))
 PRECISIONS = (1.0, 10.0, 100.0)

@@ -18,8 +18,8 @@ from papers.demos import sets
 from papers.figures import networks as boards
 from papers.figures.networks import RELAXATION, board_network, digit_network, filter_network, spelled
 from papers.figures.pictures import PICTURES
-from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.storage import write_together
 from symbayes.groups.grids import p4
 from symbayes.layers.conv import ConvPath

@@ -32,9 +32,8 @@ from symbayes.training.by_curvature import Augerino
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import learn
 from symbayes.training.optimiser import PLAIN
-from symbayes.training.problem import Problem
 from symbayes.training.result import Result
-from symbayes.training.trainer import Objective, Schedule, train
+from symbayes.training.trainer import Objective, Problem, Schedule, train
 
 #: How images are transformed, by task and name. Digits are 8 × 8 in a field of 12 × 12, those of MNIST 20 × 20 in 28 × 28.
 VERSIONS: dict[str, dict[str, dict[str, Any]]] = {

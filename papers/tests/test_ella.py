@@ -19,10 +19,10 @@ from papers.ella.rows import NETWORKS, TABLES, TASKS
 from papers.ella.table import PAPERS
 from papers.rows import Options
 from symbayes.data import files as checksums
-from symbayes.data.augment import FlipCrop
 from symbayes.data.source import as_source
 from symbayes.data.task import Task
-from symbayes.training.problem import Problem
+from symbayes.data.transform import FlipCrop
+from symbayes.training.trainer import Problem
 from tests.data.fakes import write_mnist
 
 

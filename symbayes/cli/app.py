@@ -12,7 +12,7 @@ from symbayes.cli.demo import demo
 from symbayes.cli.discover import discover
 from symbayes.cli.fit import fit, report
 from symbayes.cli.terminal import catch_divergence, check_folder, console
-from symbayes.data.download import download as fetch
+from symbayes.data.files import download as fetch
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 

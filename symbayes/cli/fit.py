@@ -7,9 +7,9 @@ import torch
 import typer
 
 from symbayes.cli.terminal import check_folder, console, plain_table, writing
-from symbayes.data.augment import FlipCrop
 from symbayes.data.load import load
 from symbayes.data.storage import DAMAGE, error_words, write_whole
+from symbayes.data.transform import FlipCrop
 from symbayes.dynamics.discover import check_device
 from symbayes.models import allconv
 from symbayes.report.runs import PAGE, make_page, write_page

@@ -1,12 +1,11 @@
 """Rules by which the curvature of a log-likelihood is found."""
 
 from symbayes.curvature.diagonal import Diagonal
-from symbayes.curvature.fisher import EmpiricalFisher, ExactFisher, Fisher, MonteCarloFisher
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Subsets, TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos, Preconditioned
-from symbayes.curvature.rule import Curvature, Rule
+from symbayes.curvature.rule import Curvature, EmpiricalFisher, ExactFisher, Fisher, MonteCarloFisher, Rule
 
 __all__ = [
     "Curvature",

@@ -8,8 +8,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock
-from symbayes.curvature.fisher import ExactFisher, Fisher
-from symbayes.curvature.rule import BlockCurvature, Rule
+from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, swept_curvature
 from symbayes.data.source import DataSource
 from symbayes.layout import GradientRows, Layout, Site

@@ -34,8 +34,7 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.blocks import Block, DenseBlock, EigenBlock, Factor, KroneckerBlock, SecondMoment
 from symbayes.curvature.capture import Capture, depends_on_more
 from symbayes.curvature.diagonal import DiagonalAccumulator, weight_gradients
-from symbayes.curvature.fisher import ExactFisher, Fisher
-from symbayes.curvature.rule import BlockCurvature, Rule
+from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, collect, collected, make_blocks, swept_curvature
 from symbayes.data.source import Batch, DataSource, TensorSource
 from symbayes.layout import Layout, Site, weights

@@ -30,10 +30,9 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block
-from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.ggn import Pairs, Product, Products, products_of
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.rule import BlockCurvature, Curvature, Precisions, Rule, log_det_of
+from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Precisions, Rule, log_det_of
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
 

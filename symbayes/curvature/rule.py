@@ -1,4 +1,4 @@
-"""The contract of curvature, and the sums that it is made of once more, to be differentiated.
+"""The contract of curvature: rules, the square roots of the Fisher information they send back, and sums to differentiate.
 
 Curvature is made of sums over data: S = Σ_b S_b. With V = ∂ log|I + HΔ⁻¹| / ∂S, computed once and without a graph over the
 data, the gradient in whatever the forward pass depends on (extents of invariance, inputs, any tensor η) is
@@ -20,7 +20,7 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, decompose, negligible
 from symbayes.data.source import Batch, DataSource, LoaderSource, TensorSource
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods import Columns, Likelihood
 
 #: Sums over data, by what they are sums of.
 Sums = Mapping[tuple[str, str], Tensor]
@@ -184,3 +184,63 @@ def _decompose(blocks: Mapping[str, Block], precisions: Precisions) -> set[str]:
     series = negligible(blocks, precisions)
     decompose(block for name, block in blocks.items() if name not in series)
     return series
+
+
+class Fisher(ABC):
+    """A square root of the curvature of −log p(y | f), as columns at unit scale and the scale of each part."""
+
+    @abstractmethod
+    def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns: ...
+
+    def scales(self, likelihood: Likelihood) -> Float[Tensor, " k"]:
+        """What each part is multiplied by; differentiable in the noise."""
+        return likelihood.scales()
+
+    def needs_graph(self, likelihood: Likelihood) -> bool:
+        """Whether columns depend on the noise in another way than by their scale."""
+        return False
+
+
+@dataclass(frozen=True)
+class ExactFisher(Fisher):
+    """Every column of the square root: the generalised Gauss–Newton matrix itself."""
+
+    def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns:
+        return likelihood.fisher_columns(outputs)
+
+    def __str__(self) -> str:
+        return "exact Fisher"
+
+
+@dataclass(frozen=True)
+class MonteCarloFisher(Fisher):
+    """Random combinations of the exact columns: right on average, at the cost of `samples` backward passes."""
+
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"samples must be at least 1, got {self.samples}.")
+
+    def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns:
+        return likelihood.sampled_columns(outputs, self.samples, generator=generator)
+
+    def __str__(self) -> str:
+        return f"Monte-Carlo Fisher, {self.samples} sample{'s' if self.samples > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class EmpiricalFisher(Fisher):
+    """Scores of the targets observed. Cheap and biased: it shrinks as the fit improves."""
+
+    def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns:
+        return likelihood.score(outputs, targets)[None, None]
+
+    def scales(self, likelihood: Likelihood) -> Float[Tensor, " k"]:
+        return torch.ones(1)
+
+    def needs_graph(self, likelihood: Likelihood) -> bool:
+        return likelihood.learns_noise
+
+    def __str__(self) -> str:
+        return "empirical Fisher"

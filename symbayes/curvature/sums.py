@@ -17,8 +17,7 @@ from symbayes.curvature.blocks import Block, DiagonalBlock
 from symbayes.curvature.capture import Capture, free_gradients, is_differentiable
 from symbayes.curvature.check import check_capture
 from symbayes.curvature.evaluate import log_likelihood
-from symbayes.curvature.fisher import Fisher
-from symbayes.curvature.rule import BlockCurvature, Precisions, Replay, Sums, log_det_of
+from symbayes.curvature.rule import BlockCurvature, Fisher, Precisions, Replay, Sums, log_det_of
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
-from symbayes.data.augment import Augmentation
+from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
 
 #: Inputs and targets.

@@ -13,17 +13,16 @@ from symbayes.dynamics.discovery import Discovery
 from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.quantity import span_of
-from symbayes.dynamics.scaling import Scaling
 from symbayes.dynamics.search import Search
 from symbayes.dynamics.summary import DiscoveryRecord
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.systems import system as by_name
-from symbayes.dynamics.trajectories import Trajectories
+from symbayes.dynamics.trajectories import Scaling, Trajectories
 from symbayes.likelihoods import Gaussian
 from symbayes.priors import TensorwisePrior
 from symbayes.training.fit import learn_with_bar
-from symbayes.training.problem import Problem
 from symbayes.training.record import Record
+from symbayes.training.trainer import Problem
 
 
 def discover(

@@ -16,7 +16,6 @@ from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics, conserved_quadratics
 from symbayes.dynamics.phase import ImplicitMidpoint, Integrator, States, gradient, relative_bracket, velocity
 from symbayes.dynamics.quantity import Quantity, Span, parallelness, read_observables, read_quadratics, span_of
-from symbayes.dynamics.scaling import Scaling
 from symbayes.dynamics.search import Search
 from symbayes.dynamics.summary import (
     DISCOVERY,
@@ -34,7 +33,7 @@ from symbayes.dynamics.summary import (
     headline,
 )
 from symbayes.dynamics.systems import System
-from symbayes.dynamics.trajectories import Trajectories, motion
+from symbayes.dynamics.trajectories import Scaling, Trajectories, motion
 from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.posterior import Weights
 from symbayes.training.result import Result

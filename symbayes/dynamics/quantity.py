@@ -20,8 +20,7 @@ from symbayes.dynamics.observables import (
     with_coefficients,
 )
 from symbayes.dynamics.phase import Observable, States
-from symbayes.dynamics.scaling import Scaling
-from symbayes.dynamics.trajectories import Trajectories
+from symbayes.dynamics.trajectories import Scaling, Trajectories
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch import Generator
 from symbayes.dynamics.network import HamiltonianNetwork, Perceptron
 from symbayes.dynamics.observables import NeuralObservables, Observables, Quadratics
 from symbayes.dynamics.phase import Integrator, Midpoint
-from symbayes.dynamics.scaling import Scaling
+from symbayes.dynamics.trajectories import Scaling
 from symbayes.posterior.families import MatrixNormal
 from symbayes.training.elbo import Elbo
 from symbayes.training.trainer import Schedule

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from symbayes.errors import NotFiniteError
-from symbayes.evidence.terms import Evidence
+from symbayes.evidence.evidence import Evidence
 
 Scalar = float | Float[Tensor, ""] | Float[Tensor, "1"]
 

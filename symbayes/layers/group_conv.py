@@ -14,8 +14,7 @@ from torch import Generator, Tensor, nn
 
 from symbayes.groups.grids import SpaceGroup
 from symbayes.layers.conv import CONVOLUTIONS, pad, patch_rows
-from symbayes.layers.path import LinearMap, Path
-from symbayes.layers.tables import Tables
+from symbayes.layers.path import LinearMap, Path, Tables
 
 
 class GroupConvPath(Path):

@@ -10,8 +10,7 @@ from torch import Generator, Tensor, nn
 
 from symbayes.groups.orbits import OutputOrbit, Points, pair_orbits
 from symbayes.groups.permutation import Permutations
-from symbayes.layers.path import LinearMap, Path
-from symbayes.layers.tables import Tables
+from symbayes.layers.path import LinearMap, Path, Tables
 
 
 class OrbitRows(Path):

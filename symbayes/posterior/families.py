@@ -21,10 +21,9 @@ from torch import Tensor, nn
 from symbayes.curvature.check import check_functional, reference_of
 from symbayes.layout import Layout, Site, weights
 from symbayes.posterior.functional import local_maps
-from symbayes.posterior.permutations import HiddenUnits
 from symbayes.posterior.posterior import Members, Posterior
 from symbayes.posterior.spread import DiagonalSpread, FullSpread, MatrixSpread, Spread
-from symbayes.posterior.units import check_units, hidden_units
+from symbayes.posterior.units import HiddenUnits, check_units, hidden_units
 
 #: Blocks, d_out and d_in of a weight.
 Matrix = tuple[int, int, int]

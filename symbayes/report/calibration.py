@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from plotly.graph_objects import Figure, Scatter
 
-from symbayes.posterior.calibration import Calibration
+from symbayes.posterior.predict import Calibration
 from symbayes.report.page import embed
 from symbayes.report.plots import PATTERNS, Curve, CurveRow, Run, label, style
 from symbayes.scores import CoverageRow

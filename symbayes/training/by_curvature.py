@@ -13,23 +13,20 @@ from torch import Generator, Tensor
 
 from symbayes.curvature.blocks import decompose, negligible
 from symbayes.curvature.check import check_outputs
-from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kfac import Kfac, RunningCurvature
-from symbayes.curvature.rule import BlockCurvature, Curvature, Rule
+from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Rule
 from symbayes.data.source import Batch
 from symbayes.errors import NotFiniteError
-from symbayes.evidence.laplace import evidence_at
-from symbayes.evidence.terms import Evidence
+from symbayes.evidence.evidence import Evidence, evidence_at
 from symbayes.invariance.extents import all_extents
 from symbayes.layout import hyperparameters, weights
 from symbayes.posterior.laplace import posterior_at
 from symbayes.posterior.posterior import Posterior
 from symbayes.training.hyper import HyperAdam, refuse_still, update_extents, update_noise, update_precisions
 from symbayes.training.optimiser import LARGEST, PLAIN, Descent, Optimiser, rotation
-from symbayes.training.problem import Problem
 from symbayes.training.record import EvidenceRecord, Record
 from symbayes.training.steps import Callback, Steps, steps_for, tensor_cores
-from symbayes.training.trainer import Objective, Part, Schedule, State, Trainer
+from symbayes.training.trainer import Objective, Part, Problem, Schedule, State, Trainer
 
 #: In front of names of generators, where it is kept where they were.
 BEFORE = "before."

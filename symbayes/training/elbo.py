@@ -17,21 +17,19 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.evaluate import evaluating, log_likelihood
 from symbayes.data.source import Batch
 from symbayes.errors import NotFiniteError
-from symbayes.evidence.elbo import effective, expected_log_prior, log_precisions, prior_precisions, second_moments
-from symbayes.evidence.terms import Evidence
+from symbayes.evidence.evidence import Evidence, effective, expected_log_prior, log_precisions, prior_precisions, second_moments
 from symbayes.invariance.extents import all_extents
 from symbayes.layout import hyperparameters, weights
 from symbayes.likelihoods import Likelihood
 from symbayes.posterior.families import Family, MatrixNormal, Variational
 from symbayes.posterior.functional import outputs_under, sampled_outputs
-from symbayes.posterior.permutations import HiddenUnits, mutual_information
 from symbayes.posterior.posterior import Posterior
+from symbayes.posterior.units import HiddenUnits, mutual_information
 from symbayes.priors import Prior
 from symbayes.training.hyper import HyperAdam, adam_state, load_adam
 from symbayes.training.optimiser import PLAIN, Optimiser
-from symbayes.training.problem import Problem
 from symbayes.training.record import Record
-from symbayes.training.trainer import Objective, Part, Schedule, State, Trainer
+from symbayes.training.trainer import Objective, Part, Problem, Schedule, State, Trainer
 
 DRAWS = ("random", "antithetic", "cubature")
 NOISES = ("closed form", "gradient")
@@ -54,7 +52,7 @@ class Elbo(Objective):
             those of the prior, which a user may learn by gradient.
         noise: How a noise that is learned is: in "closed form" after every epoch, the mean squared error under the posterior;
             or by "gradient".
-        permutations: How many random permutations of hidden units the volume is corrected with (`posterior/permutations.py`);
+        permutations: How many random permutations of hidden units the volume is corrected with (`posterior/units.py`);
             none when 0.
         units: The hidden units that may change places; found in the model when None.
         annealing: Share of the epochs over which the divergence is let into the gradient, in equal factors from a thousandth.

@@ -10,18 +10,17 @@ from torch import Generator, nn
 from symbayes.curvature.check import trusted
 from symbayes.curvature.evaluate import autocast_precision, without_autocast
 from symbayes.curvature.kfac import Kfac
-from symbayes.data.augment import Augmentation
 from symbayes.data.source import Data, as_source
+from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
 from symbayes.layout import weights
 from symbayes.likelihoods import Categorical, Likelihood
 from symbayes.priors import Prior, TensorwisePrior
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.optimiser import LARGEST, Optimiser
-from symbayes.training.problem import Problem
 from symbayes.training.record import Record
 from symbayes.training.result import Result
-from symbayes.training.trainer import Objective, S, Schedule, Trainer, records
+from symbayes.training.trainer import Objective, Problem, S, Schedule, Trainer, records
 
 #: Where data are few, an epoch has at least this many steps, of at least so many data.
 _STEPS, _FEWEST = 16, 16

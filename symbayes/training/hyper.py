@@ -10,13 +10,13 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.rule import Curvature
 from symbayes.errors import NotFiniteError
-from symbayes.evidence.laplace import gradient_through
+from symbayes.evidence.evidence import gradient_through
 from symbayes.invariance.extents import Extents
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layout import hyperparameters
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
-from symbayes.training.problem import Problem
+from symbayes.training.trainer import Problem
 
 #: Effective parameters, or nats that the largest δ would cost, which are as good as none: of such γ / ‖θ‖² is noise.
 _NEGLIGIBLE = 1e-12

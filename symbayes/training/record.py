@@ -13,7 +13,7 @@ from typing import Any
 from symbayes.data.storage import error_words, from_json, read_json, to_json, write_together
 from symbayes.invariance.extents import ExtentSummary
 from symbayes.invariance.orbit_average import Image
-from symbayes.posterior.calibration import Calibration
+from symbayes.posterior.predict import Calibration
 from symbayes.training.symmetries import PathRow
 
 #: The version of what is saved.

@@ -1,14 +1,15 @@
-"""The result of training: the model, its evidence, what was learned, and how it got there; saved without pickle."""
+"""The result of training: the model, its evidence, what was learned and how; saved without pickle, and read back."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from symbayes.curvature.evaluate import evaluating
@@ -16,17 +17,16 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import Rule
 from symbayes.data.source import Data, as_source
-from symbayes.data.storage import write_together
+from symbayes.data.storage import DAMAGE, check_form, write_together
 from symbayes.errors import NoPosteriorError
-from symbayes.evidence.laplace import laplace_evidence
+from symbayes.evidence.evidence import laplace_evidence
 from symbayes.invariance.extents import describe_extents
 from symbayes.invariance.orbit_average import LearnedAugmentation, learned_augmentation, sample_orbits
 from symbayes.layout import Layout, weights
-from symbayes.likelihoods import Likelihood, is_registered
-from symbayes.models import AllConv
-from symbayes.posterior.calibration import Calibration, calibration
-from symbayes.posterior.posterior import Posterior, dump_posterior
-from symbayes.posterior.predict import Prediction, predict
+from symbayes.likelihoods import Likelihood, is_registered, registered
+from symbayes.models import AllConv, build_allconv
+from symbayes.posterior.posterior import Posterior, dump_posterior, load_posterior
+from symbayes.posterior.predict import Calibration, Prediction, calibration, predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 from symbayes.training.record import (
     FORMAT,
@@ -35,6 +35,9 @@ from symbayes.training.record import (
     ModelSummary,
     Record,
     Summary,
+    damaged,
+    read_records,
+    require_files,
     written_records,
 )
 from symbayes.training.symmetries import Symmetries, symmetries
@@ -269,3 +272,112 @@ def example_outputs(model: nn.Module, examples: Tensor) -> Tensor:
 def _as_weights(inputs: Tensor, weight: Tensor) -> Tensor:
     """Inputs on the device of weights, and in their precision where they are real numbers."""
     return inputs.to(weight) if inputs.is_floating_point() else inputs.to(weight.device)
+
+
+def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
+    """A result that was saved; with its posterior, if that was saved, too.
+
+    Args:
+        folder: What `Result.save` was given.
+        model: A module of the same structure, which gets the saved weights. Not needed for models of `allconv`.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is damaged, or the model does not fit the weights.
+    """
+    folder = Path(folder)
+    require_files(folder, "result.json", "history.jsonl", "weights.safetensors")
+    summary, history = read_records(folder)
+    try:
+        tensors = load_file(folder / "weights.safetensors")
+    except (SafetensorError, *DAMAGE) as error:
+        raise damaged(folder, error) from error
+    if model is None:
+        model = _rebuilt(summary, tensors, folder)
+    _load("model", model, tensors, folder)
+    _check_outputs(model, tensors, folder)
+    try:
+        make = partial(registered(summary.likelihood.kind), **summary.likelihood.settings)
+        likelihood = _built(make, "likelihood", tensors).requires_grad_(summary.likelihood.learns_noise)
+        for state in _state("likelihood", tensors).values():
+            likelihood.to(state.dtype)
+        prior = PRIORS[summary.prior](model, learn=summary.learn)
+    except (RuntimeError, *DAMAGE) as error:
+        raise damaged(folder, error) from error
+    _load("likelihood", likelihood, tensors, folder)
+    _load("prior", prior, tensors, folder)
+    found = _posterior(folder / POSTERIOR, model)
+    make_posterior = (lambda: found) if found is not None else None
+    return Result(model, likelihood, prior, history, summary.num_data, tensors.get(EXAMPLES), make_posterior)
+
+
+def _state(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{part}:"): value for name, value in tensors.items() if name.startswith(f"{part}:")}
+
+
+def _built(make: Callable[[], nn.Module], part: str, tensors: Mapping[str, Tensor]) -> Any:
+    """A part, laid out without memory first: what a damaged file asks for may be more than there is."""
+    with torch.device("meta"):
+        wanted = {name: tuple(value.shape) for name, value in make().state_dict().items()}
+    if wanted != {name: tuple(value.shape) for name, value in _state(part, tensors).items()}:
+        raise ValueError(f"the {part} in result.json is not that in weights.safetensors")
+    return make()
+
+
+def _load(part: str, module: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    state = _state(part, tensors)
+    for name, value in module.state_dict().items():
+        if name in state and state[name].is_floating_point() != value.is_floating_point():
+            raise ValueError(f"The {part} does not fit what is saved in {folder}: {name} must be {value.dtype}.")
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"The {part} does not fit what is saved in {folder}: {error}") from error
+
+
+def _check_outputs(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Refuse a model that has the weights and computes something else: buffers that are not saved, other settings."""
+    if EXAMPLES not in tensors or OUTPUTS not in tensors:
+        return
+    wanted = tensors[OUTPUTS]
+    try:
+        found = example_outputs(model, tensors[EXAMPLES]).to(wanted)
+        same = found.shape == wanted.shape and torch.allclose(found, wanted, rtol=0.01, atol=0.01 * float(wanted.abs().max()))
+    except (RuntimeError, *DAMAGE) as error:
+        raise damaged(folder, error) from error
+    if not same:
+        raise ValueError(
+            f"The model must give the outputs that it gave when it was saved in {folder}; with the same weights it gives "
+            "others. Build it with the same settings, and keep what it computes with in parameters or persistent buffers."
+        )
+
+
+def _rebuilt(summary: Summary, tensors: Mapping[str, Tensor], folder: Path) -> nn.Module:
+    recipe = summary.model.recipe
+    if recipe is None:
+        raise ValueError(
+            f"The model in {folder} ({summary.model.description}) was not made by sb.allconv, so it cannot be built from "
+            "the files alone. Pass one of the same structure: sb.load_result(folder, model=...)."
+        )
+    try:
+        check_form(recipe.get("in_shape"), list[int], "in_shape")
+        model: nn.Module = _built(lambda: build_allconv(**{**recipe, "in_shape": tuple(recipe["in_shape"])}), "model", tensors)
+        model.to(next(iter(_state("model", tensors).values())).dtype)
+    except (RuntimeError, *DAMAGE) as error:
+        raise damaged(folder, error) from error
+    for name, parameter in weights(model).items():
+        parameter.requires_grad_(name in summary.evidence.precision)  # what was frozen stays so
+    return model
+
+
+def _posterior(path: Path, model: nn.Module) -> Posterior | None:
+    if not path.is_file():
+        return None
+    found = load_posterior(path, next(model.parameters()).device)
+    known = {name: tuple(weight.shape) for name, weight in weights(model).items()}
+    if {name: tuple(value.shape) for name, value in found.mean.items()} != known:
+        raise ValueError(
+            f"The posterior in {path} does not fit the weights beside it. Copy the folder again; or remove the file, and do "
+            "without a posterior."
+        )
+    return found

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from symbayes.cli import demo, discover, fit, quadrant
+from symbayes.cli import demo, discover, fit
 from symbayes.cli.app import app
 from symbayes.cli.study import Study
 from symbayes.data import storage as whole
@@ -57,7 +57,7 @@ def worked(monkeypatch):
     )
     monkeypatch.setattr(fit, "fit_model", result)
     monkeypatch.setattr(discover, "discover_in", result)
-    monkeypatch.setattr(quadrant, "study", lambda settings: study)
+    monkeypatch.setattr(demo, "study", lambda settings: study)
     monkeypatch.setattr(demo, "run_study", lambda study, progress: done.append("trained") or [])
     return done
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from symbayes.cli import quadrant
+from symbayes.cli import demo
 from symbayes.cli.app import app
 from symbayes.cli.study import Cell, Outcome, accuracy_table, broken_words, page_runs, run_study
 from tests.cli.demos import check_demo, check_introduction, work_through
@@ -15,7 +15,7 @@ from tests.small import load_few
 @pytest.fixture(scope="module")
 def small():
     """The study of quadrants on few data, and what came out."""
-    return work_through(quadrant, load_few)
+    return work_through(demo, load_few)
 
 
 def test_the_demo_prints_the_table_of_the_paper_and_writes_a_page(small, tmp_path, monkeypatch):
@@ -23,7 +23,7 @@ def test_the_demo_prints_the_table_of_the_paper_and_writes_a_page(small, tmp_pat
 
 
 def test_cells_run_in_processes_of_their_own_and_come_back_in_order():
-    study = quadrant.study(quadrant.Settings(epochs=1, width=1))
+    study = demo.study(demo.Settings(epochs=1, width=1))
     study = replace(study, cells=study.cells[1:3])
     seen = []
     outcomes = run_study(study, lambda share, what: seen.append(share), workers=2)
@@ -32,7 +32,7 @@ def test_cells_run_in_processes_of_their_own_and_come_back_in_order():
 
 
 def test_an_error_in_a_cell_is_not_lost():
-    study = quadrant.study(quadrant.Settings(epochs=1, width=1))
+    study = demo.study(demo.Settings(epochs=1, width=1))
     cell = replace(study.cells[0], task="no such task")
     with pytest.raises(KeyError, match="no such task"):
         run_study(replace(study, cells=[cell]), lambda share, what: None, workers=1)
@@ -54,7 +54,7 @@ def test_the_table_of_quadrants_is_that_of_the_paper(small):
 
 def test_the_introduction_says_what_is_expected_and_not_what_comes_out():
     """Which is not known before training, and may be cut short."""
-    check_introduction(quadrant.study(quadrant.Settings()))
+    check_introduction(demo.study(demo.Settings()))
 
 
 def outcome(task, seed, *gammas):

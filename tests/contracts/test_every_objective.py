@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import symbayes as sb
-from symbayes.data.augment import FlipCrop
 from symbayes.data.source import as_source
+from symbayes.data.transform import FlipCrop
 from symbayes.layout import Hyperparameter
 from symbayes.training.by_curvature import CurvatureTrainer
 from symbayes.training.optimiser import PLAIN, Descent, Optimiser, Rotation
-from symbayes.training.problem import Problem
-from symbayes.training.trainer import NUMBERS, TENSORS, Objective
+from symbayes.training.trainer import NUMBERS, TENSORS, Objective, Problem
 
 #: One of each kind, by the name of the class; the settings are those with most state.
 OBJECTIVES: dict[str, Objective] = {

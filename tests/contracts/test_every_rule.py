@@ -6,12 +6,11 @@ from torch import nn
 from torch.testing import assert_close
 
 from symbayes.curvature.diagonal import Diagonal
-from symbayes.curvature.fisher import EmpiricalFisher, MonteCarloFisher
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Subsets, TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos, Preconditioned
-from symbayes.curvature.rule import Rule
+from symbayes.curvature.rule import EmpiricalFisher, MonteCarloFisher, Rule
 from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath

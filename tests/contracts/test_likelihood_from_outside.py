@@ -9,8 +9,7 @@ from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.likelihoods import register, registered
-from symbayes.posterior.calibration import calibration
-from symbayes.posterior.predict import of_draws
+from symbayes.posterior.predict import calibration, of_draws
 from symbayes.report.runs import make_page
 from symbayes.scores import LEVELS, score_intervals
 from tests import small

@@ -12,7 +12,7 @@ from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
-from symbayes.layers.scalar import Scale, Shift
+from symbayes.layers.dense import Scale, Shift
 from symbayes.layers.smooth import SparseConvPath
 from symbayes.likelihoods import Categorical
 from tests.oracles import dense_ggn, softmax_hessian

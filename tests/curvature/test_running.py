@@ -6,8 +6,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from symbayes.curvature.blocks import DiagonalBlock, KroneckerBlock
-from symbayes.curvature.fisher import ExactFisher, MonteCarloFisher
 from symbayes.curvature.kfac import Kfac, RunningCurvature
+from symbayes.curvature.rule import ExactFisher, MonteCarloFisher
 from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath

@@ -10,7 +10,7 @@ import symbayes as sb
 from symbayes.curvature import Diagonal, Ekfac, Ggn, Lanczos, Preconditioned, Subsets, TangentKernel
 from symbayes.curvature.ggn import products_of
 from symbayes.data.source import TensorSource
-from symbayes.evidence.laplace import evidence_at
+from symbayes.evidence.evidence import evidence_at
 from tests.curvature.networks import Do, Standardised, jacobian
 
 N, CLASSES = 6, 3

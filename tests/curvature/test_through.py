@@ -10,14 +10,13 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 from symbayes.curvature.diagonal import Diagonal
-from symbayes.curvature.fisher import EmpiricalFisher, MonteCarloFisher
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Subsets, TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
-from symbayes.curvature.rule import some_batches
+from symbayes.curvature.rule import EmpiricalFisher, MonteCarloFisher, some_batches
 from symbayes.data.source import TensorSource, as_source
-from symbayes.evidence.laplace import evidence_gradient, laplace_evidence
+from symbayes.evidence.evidence import evidence_gradient, laplace_evidence
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage

@@ -6,8 +6,8 @@ import torch
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from symbayes.data.augment import FlipCrop
 from symbayes.data.source import as_source
+from symbayes.data.transform import FlipCrop
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from symbayes.cli.app import app
 from symbayes.data import files as checksums
-from symbayes.data.download import download
-from symbayes.data.files import MD5, digest
+from symbayes.data.files import MD5, digest, download
 from symbayes.data.load import load
 from tests.data.fakes import cifar_records, pickled, write_mnist
 

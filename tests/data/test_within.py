@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from papers.data import check_files
 from symbayes.cli.app import app
 from symbayes.data import download as downloads
-from symbayes.data.download import download
+from symbayes.data.files import download
 from symbayes.data.load import load
 from symbayes.data.storage import read_within
 from tests.damage import damaged

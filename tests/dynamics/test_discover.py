@@ -13,8 +13,8 @@ import symbayes as sb
 from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics import Search, System, Trajectories, discovery, simulate, system
 from symbayes.dynamics.observables import unitary
-from symbayes.dynamics.scaling import Scaling
 from symbayes.dynamics.summary import DiscoverySummary, read_discovery
+from symbayes.dynamics.trajectories import Scaling
 from symbayes.layout import hyperparameters
 from symbayes.report.runs import make_page
 

@@ -15,9 +15,8 @@ from symbayes.dynamics.observables import (
     with_coefficients,
 )
 from symbayes.dynamics.quantity import Term, constancy, fitted, formula, read_observables, read_quadratics, span_of, typical
-from symbayes.dynamics.scaling import Scaling
 from symbayes.dynamics.systems import TESTS, System
-from symbayes.dynamics.trajectories import Trajectories, simulate
+from symbayes.dynamics.trajectories import Scaling, Trajectories, simulate
 
 DATA = simulate("2-oscillators", trajectories=12, steps=15, seed=3)
 

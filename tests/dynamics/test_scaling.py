@@ -6,8 +6,7 @@ from torch.testing import assert_close
 
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.phase import velocity
-from symbayes.dynamics.scaling import Scaling
-from symbayes.dynamics.trajectories import Trajectories, simulate
+from symbayes.dynamics.trajectories import Scaling, Trajectories, simulate
 
 UNITS = Scaling(torch.tensor([3.0, 3.0, 0.5, 0.5], dtype=torch.float64), 7.0)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import symbayes as sb
-from symbayes.evidence.elbo import expected_log_prior, log_precisions, second_moments
+from symbayes.evidence.evidence import expected_log_prior, log_precisions, second_moments
 from symbayes.posterior.functional import sampled_outputs
 from tests.oracles import finite_difference
 

@@ -12,7 +12,7 @@ from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
-from symbayes.evidence.laplace import laplace_evidence
+from symbayes.evidence.evidence import laplace_evidence
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.layers.scalar import Scale, Shift
+from symbayes.layers.dense import Scale, Shift
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 4, 3)])

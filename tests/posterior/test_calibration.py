@@ -7,8 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.posterior.calibration import Calibration, calibration
-from symbayes.posterior.predict import NormalOutputs, of_draws, of_normal
+from symbayes.posterior.predict import Calibration, NormalOutputs, calibration, of_draws, of_normal
 from symbayes.scores import LEVELS
 from tests.small import Poisson
 

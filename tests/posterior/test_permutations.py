@@ -11,17 +11,17 @@ from torch import nn
 from torch.distributions import MultivariateNormal
 
 from symbayes.posterior.families import FullCovariance, MatrixNormal, MeanField
-from symbayes.posterior.permutations import (
+from symbayes.posterior.posterior import Members, Posterior
+from symbayes.posterior.spread import DiagonalSpread, FullSpread, MatrixSpread
+from symbayes.posterior.units import (
     HiddenUnits,
     all_orders,
     exact_mutual_information,
+    hidden_units,
     information_under,
     mutual_information,
     random_orders,
 )
-from symbayes.posterior.posterior import Members, Posterior
-from symbayes.posterior.spread import DiagonalSpread, FullSpread, MatrixSpread
-from symbayes.posterior.units import hidden_units
 
 #: As wide as their means are apart, so that some units are confused with others.
 FAMILIES = [family(biases, 1.0) for family in (MeanField, MatrixNormal, FullCovariance) for biases in ("column", "separate")]

@@ -11,8 +11,7 @@ from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layout import weights
 from symbayes.models import lenet, mlp, residual, small_cnn
-from symbayes.posterior.permutations import HiddenUnits
-from symbayes.posterior.units import check_units, hidden_units
+from symbayes.posterior.units import HiddenUnits, check_units, hidden_units
 
 IMAGES = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 MIDDLE = IMAGES[:, :, 6:22, 6:22].contiguous()

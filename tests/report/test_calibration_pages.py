@@ -7,7 +7,7 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from symbayes.data.storage import from_json
-from symbayes.posterior.calibration import Calibration
+from symbayes.posterior.predict import Calibration
 from symbayes.report.calibration import reliability, run_calibration, task_calibration
 from symbayes.report.page import FigureTable
 from symbayes.report.plots import Curve, Run, curves

@@ -12,9 +12,8 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 import symbayes as sb
 from symbayes.curvature import Ggn, Lanczos, MonteCarloFisher, TangentKernel
 from symbayes.data.source import as_source
-from symbayes.training.problem import Problem
 from symbayes.training.record import Record
-from symbayes.training.trainer import train
+from symbayes.training.trainer import Problem, train
 
 
 def blobs(n=60, seed=0):

@@ -11,11 +11,11 @@ from symbayes.curvature.blocks import DiagonalBlock
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
-from symbayes.evidence.laplace import evidence_at
+from symbayes.evidence.evidence import evidence_at
 from symbayes.likelihoods import Categorical, Gaussian
 from symbayes.priors import LOG_PRECISION_RANGE, PathwisePrior, TensorwisePrior
 from symbayes.training.hyper import update_noise, update_precisions
-from symbayes.training.problem import Problem
+from symbayes.training.trainer import Problem
 
 
 def test_it_converges_to_a_stationary_point_of_the_evidence(generator):

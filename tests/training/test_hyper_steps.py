@@ -7,8 +7,7 @@ from torch import Tensor, nn
 import symbayes as sb
 from symbayes.data.source import as_source
 from symbayes.layout import Hyperparameter
-from symbayes.training.problem import Problem
-from symbayes.training.trainer import train
+from symbayes.training.trainer import Problem, train
 
 
 class Scaled(nn.Module):

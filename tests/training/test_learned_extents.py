@@ -8,9 +8,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from symbayes.curvature.diagonal import Diagonal
-from symbayes.curvature.fisher import MonteCarloFisher
 from symbayes.curvature.kernel import Subsets, TangentKernel
 from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.load import load
 from symbayes.errors import NotFiniteError
 from symbayes.groups.lie import affine2d
@@ -20,8 +20,8 @@ from symbayes.report.runs import make_page
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.fit import fit
 from symbayes.training.hyper import HyperAdam
-from symbayes.training.loading import load_result
 from symbayes.training.optimiser import ProximalAdam
+from symbayes.training.result import load_result
 from symbayes.training.trainer import Schedule
 
 SCHEDULE = Schedule(40, batch_size=40, learning_rate=2e-2)

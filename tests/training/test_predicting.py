@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import symbayes as sb
 from symbayes.data.source import as_source
 from symbayes.errors import NoPosteriorError
-from symbayes.posterior.calibration import calibration
 from symbayes.posterior.families import MeanField
+from symbayes.posterior.predict import calibration
 from tests.small import Poisson
 
 CPU = torch.device("cpu")

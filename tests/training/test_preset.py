@@ -7,7 +7,7 @@ from torch import nn
 import symbayes as sb
 from symbayes.data.source import as_source
 from symbayes.training.optimiser import PLAIN
-from symbayes.training.problem import Problem
+from symbayes.training.trainer import Problem
 
 
 def network() -> nn.Module:

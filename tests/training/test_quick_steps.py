@@ -6,8 +6,8 @@ import torch
 import symbayes as sb
 from symbayes.data.source import as_source
 from symbayes.layout import weights
-from symbayes.training.problem import Problem
 from symbayes.training.steps import tensor_cores
+from symbayes.training.trainer import Problem
 from tests.small import load_few
 
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
-from symbayes.data.augment import FlipCrop
 from symbayes.data.source import as_source
+from symbayes.data.transform import FlipCrop
 from symbayes.training.optimiser import PATIENCE, ProximalAdam
 from symbayes.training.steps import Callback, CapturedSteps, Steps, _nothing_collected, steps_for
 

@@ -12,8 +12,7 @@ from symbayes.layout import Hyperparameter
 from symbayes.posterior import FullCovariance, HiddenUnits
 from symbayes.training.elbo import ANNEALED_FROM
 from symbayes.training.fit import preset
-from symbayes.training.problem import Problem
-from symbayes.training.trainer import train
+from symbayes.training.trainer import Problem, train
 
 
 def regression(count: int = 60) -> tuple[torch.Tensor, torch.Tensor]:

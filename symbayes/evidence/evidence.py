@@ -1,19 +1,57 @@
-"""The evidence by Laplace's method, and its gradient at the memory of a batch."""
+"""The evidence and its named terms; by Laplace's method, with its gradient at the memory of a batch; from below, as a bound."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import log, pi
 
 import torch
+from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.evaluate import without_autocast
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Curvature, Rule
 from symbayes.data.source import Data, DataSource, as_source
-from symbayes.evidence.terms import Evidence
 from symbayes.layout import Layout, hyperparameters, weights
 from symbayes.likelihoods import Likelihood
-from symbayes.priors import Prior
+from symbayes.posterior.posterior import Posterior, Weights
+from symbayes.priors import LOG_PRECISION_RANGE, Prior
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """log p(D) ≈ log p(D | W*) + log p(W*) + log volume of the posterior around W*."""
+
+    log_likelihood: Float[Tensor, ""]
+    log_prior: Float[Tensor, ""]
+    log_volume: Float[Tensor, ""]
+    #: γ by tensor: how many of its parameters the data determine.
+    effective: Mapping[str, Float[Tensor, ""]]
+    #: Layer and path of every tensor.
+    places: Mapping[str, tuple[str, str]]
+    num_data: int
+    #: How the volume was estimated, in words; part of the answer.
+    estimator: str
+
+    @property
+    def effective_by_path(self) -> dict[tuple[str, str], Float[Tensor, ""]]:
+        """γ by layer and path: the sum over its tensors."""
+        found: dict[tuple[str, str], Tensor] = {}
+        for name, place in self.places.items():
+            found[place] = found[place] + self.effective[name] if place in found else self.effective[name]
+        return found
+
+    @property
+    def total(self) -> Float[Tensor, ""]:
+        """The estimate of log p(D); `.backward()` gives gradients in precisions, noise and extents."""
+        return self.log_likelihood + self.log_prior + self.log_volume
+
+    def __str__(self) -> str:
+        per = self.total.item() / self.num_data
+        return (
+            f"log evidence {self.total.item():.1f} ({per:.3f} per datum) = log-likelihood {self.log_likelihood.item():.1f} "
+            f"+ log-prior {self.log_prior.item():.1f} + log-volume {self.log_volume.item():.1f}; {self.estimator}"
+        )
 
 
 def laplace_evidence(
@@ -140,3 +178,48 @@ def _gradients(surrogate: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
                 f"{tuple(tensor.shape)}, they do not. Weights have no gradient here: they are integrated over."
             )
     return [found[id(tensor)] for tensor in tensors]
+
+
+def second_moments(posterior: Posterior, variances: Weights) -> dict[str, Float[Tensor, ""]]:
+    """E‖θ‖² by tensor: ‖mean‖² + tr Σ, with the variances of the posterior."""
+    return {name: (mean.square() + variances[name]).sum(dtype=torch.float64) for name, mean in posterior.mean.items()}
+
+
+@torch.no_grad()
+def log_precisions(prior: Prior, moments: Mapping[str, Tensor], deterministic: frozenset[str]) -> Float[Tensor, " group"]:
+    """The logarithm of the best precisions, δ = p / E‖θ‖² for every group; as they are for groups that are not learned."""
+    squares, sizes = torch.zeros_like(prior.log_precision), torch.zeros_like(prior.log_precision)
+    for name in _uncertain(prior, deterministic):
+        index = prior.groups.index(prior.group_of[name])
+        squares[index] += moments[name]
+        sizes[index] += prior.sizes[name]
+    best = (sizes / squares.clamp(min=torch.finfo(squares.dtype).tiny)).log().clamp(*LOG_PRECISION_RANGE)
+    return torch.where(prior.learned & (sizes > 0), best, prior.log_precision)
+
+
+def prior_precisions(prior: Prior, moments: Mapping[str, Tensor], deterministic: frozenset[str]) -> dict[str, Tensor]:
+    """The best precisions by tensor, as numbers: at the best, the gradient of the bound through them is zero."""
+    by_group = dict(zip(prior.groups, log_precisions(prior, moments, deterministic).exp(), strict=True))
+    return {name: by_group[group] for name, group in prior.group_of.items()}
+
+
+def expected_log_prior(
+    prior: Prior, moments: Mapping[str, Tensor], precisions: Mapping[str, Tensor], deterministic: frozenset[str]
+) -> Float[Tensor, ""]:
+    """E_q log p(W) = Σ ½ (p log δ − p log 2π − δ E‖θ‖²), over tensors that have a prior."""
+    total: Tensor = torch.zeros((), dtype=torch.float64)
+    for name in _uncertain(prior, deterministic):
+        size, precision = prior.sizes[name], precisions[name]
+        total = total + (size * (precision.double().log() - log(2 * pi)) - precision * moments[name]) / 2
+    return total
+
+
+@torch.no_grad()
+def effective(prior: Prior, variances: Weights, precisions: Mapping[str, Tensor]) -> dict[str, Float[Tensor, ""]]:
+    """γ by tensor: p − δ tr Σ, which is what Laplace's method has with Σ = (H + Δ)⁻¹."""
+    return {name: prior.sizes[name] - precisions[name] * variances[name].sum() for name in prior.group_of}
+
+
+def _uncertain(prior: Prior, deterministic: frozenset[str]) -> list[str]:
+    """Tensors that have a prior, always in one order: sums are rounded by it."""
+    return [name for name in prior.group_of if name not in deterministic]
