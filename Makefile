@@ -13,9 +13,10 @@ demo: .venv/installed
 test: .venv/installed lint
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-# The library with the shapes of every call, and what is built on it: tables, demos and pictures of the papers.
+# The library with the shapes of every call and all random networks, and what is built on it: tables, demos and pictures of
+# the papers.
 test-all: .venv/installed lint
-	CHECKED_CALLS=inf $(BIN)/python -m pytest -n auto --dist worksteal tests papers/tests
+	CHECKED_CALLS=inf RANDOM_NETWORKS=1000 $(BIN)/python -m pytest -n auto --dist worksteal tests papers/tests
 
 lint: .venv/installed
 	$(BIN)/ruff check conftest.py symbayes papers tests benchmarks

@@ -23,7 +23,11 @@ class Network:
     model: nn.Module
     inputs: Tensor
     sound: bool
-    words: str
+    pieces: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return ", ".join(self.pieces)
 
 
 class Standardised(nn.Conv2d):
@@ -365,7 +369,7 @@ def network(number: int) -> Network:
                 parameter.data += torch.randn_like(parameter) / 4
     # Written to, a result of another layer is no harm; the data are.
     sound = all(kept or (kept is None and place > 0) for place, (_, kept, _) in enumerate(drawn))
-    return Network(model, inputs, sound, ", ".join(words for _, _, words in drawn))
+    return Network(model, inputs, sound, tuple(words for _, _, words in drawn))
 
 
 def jacobian(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor, list[str]]:
