@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from papers.data import check_files
 from symbayes.cli.app import app
-from symbayes.data import download as downloads
+from symbayes.data import files
 from symbayes.data.files import download
 from symbayes.data.load import load
 from symbayes.data.storage import read_within
@@ -55,7 +55,7 @@ def test_what_is_fetched_is_not_unpacked_further_than_the_originals_go(tmp_path,
     (tmp_path / f"{IMAGES}.gz").write_bytes(BOMB)
     with pytest.raises(ValueError, match=r"is not the file that was published"):
         download("mnist", tmp_path / "here", address=tmp_path.as_uri())
-    monkeypatch.setattr(downloads, "_MOST", 10**5)
+    monkeypatch.setattr(files, "_LONGEST", 10**5)
     with pytest.raises(ValueError, match=r"must give at most 100000 bytes; it gives more"):
         download("mnist", tmp_path / "here", address=tmp_path.as_uri())
 
