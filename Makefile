@@ -4,13 +4,17 @@ BIN := .venv/bin
 # The peer of the benchmarks and what it needs, without the torchvision that its metadata asks for.
 PEERS := curvlinops-for-pytorch backpack-for-pytorch unfoldNd einconv linear_operator opt_einsum einops tqdm
 
-.PHONY: demo test test-all bench lint clean
+.PHONY: demo test test-all library bench lint clean
 
 demo: .venv/installed
 	$(BIN)/symbayes demo --out report.html
 
-# The library. Its tests go to processes in runs of neighbours, which share what they train.
-test: .venv/installed lint
+# The library. The linters, most of whose time is that of mypy on one core, run beside the tests.
+test: .venv/installed
+	$(MAKE) --jobs=2 lint library
+
+# Tests go to processes in runs of neighbours, which share what they train.
+library: .venv/installed
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # The library with the shapes of every call and all random networks, and what is built on it: tables, demos and pictures of
