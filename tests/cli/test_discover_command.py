@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from symbayes.cli.app import app
+from symbayes.dynamics import discovery
 from symbayes.dynamics.trajectories import save_csv, simulate
 
 
@@ -13,7 +14,8 @@ def invoke(*words):
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "200", "TERM": "xterm"})
 
 
-def test_discoveries_from_a_system_and_from_files(tmp_path):
+def test_discoveries_from_a_system_and_from_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "_FARTHEST", 3)  # pictures of long motions take most of the time
     short = ("--updates", "3", "--width", "5", "--quantities", "2")
     result = invoke("discover", "oscillator", "--trajectories", "5", "--steps", "3", *short, "--out", str(tmp_path / "a"))
     assert result.exit_code == 0, result.output

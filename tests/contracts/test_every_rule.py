@@ -33,8 +33,8 @@ RULES = {
     "ggn by tensor": lambda size: Ggn(joint=False, batch_size=size),
     "kernel": lambda size: TangentKernel(subset=12, batch_size=size),
     "subsets": lambda size: Subsets(Kfac(batch_size=size), size=12),
-    "lanczos": lambda size: Lanczos(probes=2, steps=12, batch_size=size),
-    "preconditioned": lambda size: Preconditioned(Kfac(batch_size=size), steps=8, batch_size=size),
+    "lanczos": lambda size: Lanczos(probes=2, steps=5, batch_size=size),
+    "preconditioned": lambda size: Preconditioned(Kfac(batch_size=size), steps=4, batch_size=size),
 }
 CPU = torch.device("cpu")
 

@@ -97,14 +97,16 @@ def test_lanczos_stops_where_the_krylov_space_ends():
 
 def test_lanczos_estimates_the_full_log_determinant_within_its_error(problem):
     model, data, precisions = problem
+    data = TensorSource(data.inputs[:10], data.targets[:10], torch.device("cpu"))  # of rank 20
     full = Ggn().curvature(model, data, Categorical())
-    rule = Lanczos(probes=60, steps=40)
+    rule = Lanczos(probes=60, steps=21)
     sampled = rule.curvature(model, data, Categorical(), generator=torch.Generator().manual_seed(3))
     error = sampled.standard_error(precisions)
     assert error < 0.05 * float(full.log_det(precisions))
     assert abs(float(sampled.log_det(precisions) - full.log_det(precisions))) < 4 * error
+    found = sampled.effective(precisions)
     for name, gamma in full.effective(precisions).items():
-        assert abs(float(sampled.effective(precisions)[name] - gamma)) < 1.0
+        assert abs(float(found[name] - gamma)) < 1.0
 
 
 def test_tensors_without_axes_are_in_the_matrix(generator):

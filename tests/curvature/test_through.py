@@ -199,7 +199,7 @@ def test_the_full_ggn_by_lanczos_gives_its_gradient_on_average(generator):
     group = affine2d("rotation", "scale", on="points").starting(0.4)
     model = OrbitAverage(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3)), group, samples=3).double()
     data = torch.randn(10, 2, generator=generator, dtype=torch.float64), torch.arange(10) % 3
-    prior, rule = TensorwisePrior(model, 0.7), Lanczos(probes=100, steps=21)
+    prior, rule = TensorwisePrior(model, 0.7), Lanczos(probes=60, steps=21)
     (exact,) = evidence_gradient(model, data, Categorical(), prior, rule=Ggn())
     with torch.no_grad():
         (found,) = evidence_gradient(model, data, Categorical(), prior, rule=rule, generator=torch.Generator().manual_seed(3))

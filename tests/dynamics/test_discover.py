@@ -36,6 +36,12 @@ def oscillator():
     return sb.discover(made, noise=NOISE, search=search, system=system("oscillator"), progress=False)
 
 
+@pytest.fixture
+def brief(monkeypatch):
+    """Short motions in what is shown, which take most of the time."""
+    monkeypatch.setattr(discovery, "_FARTHEST", 5)
+
+
 def test_one_quantity_of_two_is_left_and_it_is_the_energy(oscillator):
     assert oscillator.span.count == 1
     (only,) = oscillator.quantities
@@ -75,6 +81,7 @@ def test_energies_lead_to_the_motion_that_is_predicted(oscillator):
     assert_close(oscillator.velocities(states).mean(0), torch.stack([p, -q], -1), atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.usefixtures("brief")
 def test_what_was_found_is_saved_and_shown(oscillator, tmp_path):
     summary = oscillator.save(tmp_path / "run")
     stored = json.loads((tmp_path / "run" / "discovery.json").read_text())
@@ -117,12 +124,13 @@ def test_a_single_trajectory_is_followed_from_its_start():
     assert "on 1 held-out trajectory of 6 time units" in str(apart)
 
 
-def test_the_same_seed_finds_the_same(oscillator):
+def test_the_same_seed_finds_the_same():
     again = [sb.discover(data(), search=QUICK, progress=False, seed=3) for _ in range(2)]
     assert again[0].evidence == again[1].evidence
     assert_close(again[0].span.strengths, again[1].span.strengths, rtol=0, atol=0)
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("symmetry", ["none", "neural", "oracle"])
 def test_other_symmetries(symmetry):
     given = unitary(1) if symmetry == "oracle" else symmetry
@@ -136,10 +144,11 @@ def test_other_symmetries(symmetry):
     assert from_json(json.loads(json.dumps(to_json(summary))), DiscoverySummary, "summary") == summary
 
 
+@pytest.mark.usefixtures("brief")
 def test_noise_is_learned_for_each_coordinate_when_it_is_not_given():
-    found = sb.discover(data(noise=0.05), search=QUICK, progress=False)
-    assert len(found.summary().noise) == 2
-    assert found.summary().learned_noise
+    found = sb.discover(data(noise=0.05), search=QUICK, progress=False).summary()
+    assert len(found.noise) == 2
+    assert found.learned_noise
     given = sb.discover(data(noise=0.05), noise=0.05, search=QUICK, progress=False)
     assert given.summary().noise == pytest.approx((0.05, 0.05))
 
@@ -153,6 +162,7 @@ def test_arrays_will_do_with_a_step_and_units_are_measured():
     assert found.learned_from.step == 3600.0
 
 
+@pytest.mark.usefixtures("brief")
 def test_brackets_and_the_truth_do_not_depend_on_units():
     made, scale = data(), torch.tensor([1e3, 1e-3], dtype=torch.float64)
     large = System(lambda q, p: ((q / 1e3).square() + (p * 1e3).square()).sum(-1) / 2, 1)
@@ -193,6 +203,7 @@ def test_a_saved_network_and_its_units_predict_the_same(tmp_path):
     found = sb.discover(data(), search=QUICK, progress=False)
     found.save(tmp_path)
     stored = json.loads((tmp_path / "discovery.json").read_text())
+    assert len(stored["rollout"]["times"]) == 10 * 4 + 1  # ten times as long as what was held out
     scale, time = torch.tensor(stored["units"]["scale"], dtype=torch.float64), stored["units"]["time"]
     again = QUICK.model(stored["step"] / time, 1, Scaling(scale, time), "quadratic", 5)
     model = sb.load_result(tmp_path / "run", model=again).model.eval()
@@ -254,9 +265,10 @@ def test_an_array_needs_a_step():
         sb.discover(np.zeros((2, 3, 2)))
 
 
-def test_predictions_are_by_one_of_two_ways(oscillator):
+def test_predictions_are_by_one_of_two_ways():
+    found = sb.discover(data(), search=replace(QUICK, updates=2), progress=False)
     with pytest.raises(ValueError, match=r"by must be 'sampled' or 'plug-in', got 'mode'"):
-        oscillator.predict(oscillator.held_out.states[0], by="mode")
+        found.predict(found.held_out.states[0], by="mode")
 
 
 def test_maximum_likelihood_has_no_use_for_symmetry():
