@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import Any
 
-from plotly.graph_objects import Bar, Figure, Scatter
+from plotly.graph_objects import Bar, Figure, Heatmap, Scatter
 from plotly.subplots import make_subplots
 
 from symbayes.dynamics.quantity import Term
 from symbayes.dynamics.summary import DiscoveryRecord, DiscoverySummary, EnergySummary, Portrait, QuantitySummary
 from symbayes.report.page import FigureTable, TableCell, TableRow, embed, render
-from symbayes.report.plots import RUN_COLOURS, label, log_axis, style
-from symbayes.report.svg import FAINT, Card, Number, largest
+from symbayes.report.plots import RUN_COLOURS, Number, label, log_axis, style
 from symbayes.text import counted, number, significant
 
 Numbers = Sequence[Number]
@@ -29,7 +28,9 @@ _DEPTH = 1e-3
 _LEAST_RANGE = 0.2
 #: Lines that are not zoomed into have no more points than can be seen.
 _POINTS = 1500
-#: The side of a heatmap, in pixels.
+#: Of heatmaps: from negative through 0 to positive, which the colour-blind can tell apart.
+_DIVERGING = ((0.0, "#0072B2"), (0.5, "#ffffff"), (1.0, "#D55E00"))
+#: The side of a heatmap at least, in pixels.
 _CELLS = 224
 
 
@@ -110,30 +111,21 @@ def training_lines(history: Sequence[DiscoveryRecord], threshold: Number, count:
     return figure
 
 
-def generator_cards(generators: Sequence[Sequence[Numbers]], names: Sequence[str], strengths: Numbers, count: int) -> list[str]:
-    """A heatmap for every generator, of one scale: rows are coordinates that move, columns what moves them."""
-    limit, labels = largest(generators), [*map(_short, names), "1"]
-    titles = [f"{index + 1}: strength {significant(value)}" for index, value in enumerate(strengths[: len(generators)])]
-    return [
-        _generator(matrix, labels, title, index < count, limit)
-        for index, (matrix, title) in enumerate(zip(generators, titles, strict=True))
-    ]
-
-
-def _generator(matrix: Sequence[Numbers], names: Sequence[str], title: str, strong: bool, limit: Number) -> str:
-    gutter = 14 + round(6.6 * max(len(name) for name in names))
-    cell = _CELLS / len(names)
-    size = max(7, min(11, int(cell)))
-    top = 60 + gutter
-    card = Card(gutter + _CELLS + 38, round(top + _CELLS + 18), title, _ABOVE if strong else _BELOW)
-    card.heatmap(gutter + 20, top, matrix, cell, limit)
+def generator_map(matrix: Sequence[Numbers], names: Sequence[str], limit: Number) -> Figure:
+    """A generator as a heatmap: rows are coordinates that move, columns what moves them; colours end at ± the limit."""
+    hover = "%{y} moved by %{x}: %{z:.3g}<extra></extra>"
+    figure = Figure(
+        Heatmap(z=matrix, zmin=-(limit or 1), zmax=limit or 1, colorscale=_DIVERGING, showscale=False, hovertemplate=hover)
+    )
+    labels, cell = [*map(_short, names), "1"], _CELLS / (len(names) + 1)
     every = max(1, round(0.5 + 7 / cell))  # labels of very many coordinates would lie on each other
-    for index, name in enumerate(names):
-        if index % every == 0 or index == len(names) - 1:
-            middle = (index + 0.5) * cell
-            card.text(gutter + 15, top + middle + 0.35 * size, name, size=size, anchor="end", colour=FAINT)
-            card.text(gutter + 20 + middle + 0.35 * size, top - 6, name, size=size, colour=FAINT, turned=True)
-    return card.svg()
+    places = [at for at in range(len(labels)) if at % every == 0 or at == len(names)]
+    _small(figure, _CELLS + 106)
+    ticks = {"tickvals": places, "ticktext": [label(labels[at]) for at in places], "tickfont": {"size": max(7, min(11, cell))}}
+    frame = {"title": None, "showgrid": False, "mirror": True, "ticks": "", "fixedrange": True, "constrain": "domain"}
+    figure.update_xaxes(side="top", tickangle=-90, **ticks, **frame)
+    figure.update_yaxes(autorange="reversed", scaleanchor="x", **ticks, **frame)
+    return figure
 
 
 def level_lines(times: Numbers, series: Sequence[Numbers], title: str = "") -> Figure | None:
@@ -308,7 +300,7 @@ def discovery_page(found: DiscoverySummary, compared: FigureTable | None = None)
         rates=any(one.rate is not None for one in quantities),
         bars=embed(singular_bars(strengths, threshold, count, parallelness), "bars", buttons=False),
         training=embed(training_lines(found.history, threshold, count), "training", buttons=False),
-        generators=generator_cards(found.generators, found.names, strengths, count),
+        generators=_panels("generator", _generators(found)),
         series=_panels("series", series),
         portraits=_panels("portrait", [(" and ".join(one.names), portrait(one)) for one in found.portraits]),
         rollout=_rollout(found),
@@ -466,6 +458,17 @@ def _evidence(found: DiscoverySummary) -> list[tuple[str, str, str]]:
 def _errors(errors: Mapping[str, Mapping[str, float | None]]) -> list[tuple[str, str, str]]:
     """A row for each set of data: by both predictors."""
     return [(_SETS.get(name, name), _known(by.get("sampled"), 2), _known(by.get("plug-in"), 2)) for name, by in errors.items()]
+
+
+def _generators(found: DiscoverySummary) -> list[tuple[str, Figure | None]]:
+    """Captions and heatmaps, all in the same colours."""
+    limit = max((abs(value) for matrix in found.generators for row in matrix for value in row), default=0.0)
+    captions = [
+        f"{at}: strength {significant(value)}, {_ABOVE if at <= (found.count or 0) else _BELOW}"
+        for at, value in enumerate(found.singular_values[: len(found.generators)], 1)
+    ]
+    maps = (generator_map(matrix, found.names, limit) for matrix in found.generators)
+    return list(zip(captions, maps, strict=True))
 
 
 def _panels(name: str, figures: Sequence[tuple[str, Figure | None]]) -> list[tuple[str, str]]:

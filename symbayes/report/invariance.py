@@ -1,15 +1,17 @@
 """How far models are invariant: extents in words, in tables and over epochs, and data under the learned transformations."""
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 
+import PIL.Image
 from plotly.graph_objects import Figure, Scatter
 
 from symbayes.invariance.extents import ExtentSummary
-from symbayes.report.images import data_uri
+from symbayes.invariance.orbit_average import Image
 from symbayes.report.page import embed
-from symbayes.report.plots import PATTERNS, Curve, CurveRow, Run, label, style
-from symbayes.report.svg import Number
+from symbayes.report.plots import PATTERNS, Curve, CurveRow, Number, Run, label, style
 from symbayes.text import number
 from symbayes.training.record import Record, Summary
 
@@ -19,6 +21,8 @@ _DECIMALS = {"°": 1, "px": 2, "%": 1}
 _LEAST = {"°": 10.0, "px": 1.0, "%": 10.0}
 #: Steps between the ticks of angles.
 _DEGREES = (2, 5, 15, 30, 45, 90)
+#: Pillow's names for the kind of colour, by channels.
+_MODES = {1: "L", 3: "RGB"}
 #: An extent that is so near to its bound is at it.
 _AT_BOUND = 0.999
 
@@ -184,6 +188,22 @@ def _panels(
         caption = extent_name(extent.name) + (f" ({extent.unit})" if extent.unit else "")
         found.append((caption, embed(extent_panel(curves, extent, truth.get(extent.name)), f"{name}_{index}", buttons=False)))
     return found
+
+
+def data_uri(image: Image) -> str:
+    """An image as the source of an `img` that loads nothing.
+
+    Raises:
+        ValueError: If it has other channels, or more or fewer pixels than it says.
+    """
+    width, height, channels = image.width, image.height, image.channels
+    if channels not in _MODES:
+        raise ValueError(f"An image must have 1 channel (grey) or 3 (red, green, blue), got {channels}.")
+    pixels, file = b64decode(image.pixels, validate=True), BytesIO()
+    if width < 1 or height < 1 or len(pixels) != width * height * channels:
+        raise ValueError(f"An image of {width} × {height} × {channels} must have as many bytes of pixels, got {len(pixels)}.")
+    PIL.Image.frombytes(_MODES[channels], (width, height), pixels).save(file, "PNG", optimize=True)
+    return f"data:image/png;base64,{b64encode(file.getvalue()).decode('ascii')}"
 
 
 def _pictures(summary: Summary) -> list[list[str]]:

@@ -13,6 +13,8 @@ from symbayes.text import number
 from symbayes.training.record import EvidenceRecord, Record, Summary
 from symbayes.training.symmetries import PathRow
 
+Number = float | int
+
 #: Okabe and Ito's colours, which the colour-blind can tell apart. Runs are lines, of which the faintest colours come last.
 _PATH_COLOURS = ("#0072B2", "#E69F00", "#56B4E9", "#F0E442", "#CC79A7", "#009E73", "#D55E00", "#000000")
 RUN_COLOURS = ("#000000", "#D55E00", "#009E73", "#CC79A7", "#0072B2", "#E69F00", "#56B4E9", "#F0E442")
@@ -45,7 +47,7 @@ class Run:
     learned: bool
     summary: Summary
     history: Sequence[Record]
-    truth: Mapping[str, float | int] = field(default_factory=dict)
+    truth: Mapping[str, Number] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

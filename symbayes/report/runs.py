@@ -11,6 +11,7 @@ from symbayes.report.invariance import run_invariance, task_invariance
 from symbayes.report.page import FigureTable, embed, render
 from symbayes.report.plots import (
     Curve,
+    Number,
     Run,
     curves,
     estimates,
@@ -20,7 +21,6 @@ from symbayes.report.plots import (
     share_bars,
     training_curves,
 )
-from symbayes.report.svg import Number
 from symbayes.training.record import Record, Summary, read_records
 from symbayes.training.symmetries import symmetry_words
 

@@ -1,19 +1,29 @@
 """Extents on pages: in words, over epochs, beside the truth, and as images."""
 
 import re
+from base64 import b64decode, b64encode
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
+import PIL.Image
 import pytest
 from plotly.offline import get_plotlyjs
 
-from symbayes.report.images import data_uri
-from symbayes.report.invariance import amount, extent_name, extent_panel, extent_words, kept_extents
+from symbayes.invariance.orbit_average import Image
+from symbayes.report.invariance import amount, data_uri, extent_name, extent_panel, extent_words, kept_extents
 from symbayes.report.page import FigureTable
 from symbayes.report.plots import Curve, Run
 from symbayes.report.runs import comparison_page, run_page
 from symbayes.training.record import Record, Summary
-from tests.report.samples import invariant_history, invariant_summary, sample_extent, sample_history, sample_summary
+from tests.report.samples import (
+    invariant_history,
+    invariant_summary,
+    sample_extent,
+    sample_history,
+    sample_image,
+    sample_summary,
+)
 
 TABLE = FigureTable()
 ROTATION = {"rotation": [6.0, 20.0, 44.0]}
@@ -126,6 +136,26 @@ def test_run_page_has_sentences_panels_and_images_above_what_was_learned():
     assert page.count('<div id="extents_') == 2
     assert sources(page) == [data_uri(image) for row in summary.orbits for image in row]
     assert page.count('<img class="datum"') == len(summary.orbits)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (5, 3), (28, 28)])
+def test_pixels_are_read_back(width, height, channels):
+    pixels = bytes((7 * index) % 256 for index in range(width * height * channels))
+    kind, _, content = data_uri(Image(width, height, channels, b64encode(pixels).decode())).partition(",")
+    assert kind == "data:image/png;base64"
+    with PIL.Image.open(BytesIO(b64decode(content, validate=True)), formats=["PNG"]) as found:
+        assert (found.size, found.mode) == ((width, height), "RGB" if channels == 3 else "L")
+        assert found.tobytes() == pixels
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"channels": 2}, "1 channel"), ({"height": 7}, "as many bytes"), ({"width": 0, "pixels": ""}, "as many bytes")],
+)
+def test_images_that_are_not_what_they_say_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        data_uri(replace(sample_image(0), **change))
 
 
 def test_images_are_drawn_with_sharp_pixels():
