@@ -69,12 +69,27 @@ def drawn(draw: "Callable[P, Figure]") -> Callable[P, str]:
 
         with rc_context(STYLE), StringIO() as file:
             figure = draw(*args, **kwargs)
+            _settle(figure)
             unknown = dict.fromkeys(("Creator", "Date", "Format", "Type"))
             figure.savefig(file, format="svg", metadata={**unknown, "Title": figure.get_label()})
             text = file.getvalue()
         return text[text.index("<svg") :]  # so that it may stand in a page, too
 
     return picture
+
+
+def _settle(figure: "Figure") -> None:
+    """Let axes find their places, and round these: the solver's last digits differ from time to time."""
+    from matplotlib.figure import SubFigure
+    from matplotlib.transforms import Bbox
+
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    parts: Any = figure.findobj(SubFigure)
+    for part in parts:
+        part.bbox_relative.set_points(part.bbox_relative.get_points().round(5))
+    for axes in figure.axes:
+        axes.set_position(Bbox(axes.get_position().get_points().round(5)))
 
 
 def card(

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from papers import __main__ as main
 from papers import reproduce
 from papers.__main__ import app
 from papers.data import load
@@ -114,6 +115,15 @@ def test_what_is_wrong_is_said(words, message, tmp_path, monkeypatch):
     code, output = invoke(*words)
     assert code == 2
     assert message in output
+
+
+def test_without_matplotlib_it_is_said_before_anything_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr(main, "find_spec", lambda name: None)
+    monkeypatch.setattr(pictures, "draw_gallery", lambda out, progress: pytest.fail("This was trained for nothing."))
+    code, output = invoke("gallery", "--out", tmp_path)
+    assert code == 2
+    assert "drawn by matplotlib" in output
+    assert ".[papers]" in output
 
 
 def test_the_gallery_says_which_pictures_it_drew(tmp_path, monkeypatch):

@@ -1,14 +1,14 @@
 """The study of filter banks, small: what it returns and draws, and that the evidence turns filters where data are turned."""
 
 from math import pi
-from xml.etree import ElementTree
 
 import pytest
 
 from papers.figures.filters import DATA, Settings, learn, run
+from papers.figures.filters_picture import picture
+from papers.tests.drawings import check_layout, figure_of, words
 
 SMALL = Settings(data=30, filters=20, samples=3, steps=2)
-TEXT = "{http://www.w3.org/2000/svg}text"
 
 
 def test_there_is_a_row_for_each_data_set_and_a_picture_of_it():
@@ -21,11 +21,10 @@ def test_there_is_a_row_for_each_data_set_and_a_picture_of_it():
         assert row["evidence"]["log_evidence"] == max(start["log_evidence"] for start in row["starts"])
         assert len(row["maps"]) == 2
     assert found["rows"][2]["true"]["rotation"] == pytest.approx(180)
-    card = ElementTree.fromstring(found["picture"])
-    for box in card.iter(TEXT.replace("text", "rect")):
-        assert float(box.get("x")) + float(box.get("width")) <= float(card.get("width"))
-        assert float(box.get("y")) + float(box.get("height")) <= float(card.get("height"))
-    assert any("turned by up to 90°" in (words.text or "") for words in card.iter(TEXT))
+    check_layout(found["picture"])
+    assert any("turned by up to 90°" in text for text in words(found["picture"]))
+    shown = [image.get_array().tolist() for axes in figure_of(picture, found).axes for image in axes.images]
+    assert shown == [values for row in found["rows"] for versions in row["maps"] for values in versions]
 
 
 def test_it_is_the_same_again():

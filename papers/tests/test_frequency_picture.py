@@ -1,12 +1,10 @@
 """The picture of learned frequencies: what it says, and that it stays on its card."""
 
-from xml.etree import ElementTree
-
 import pytest
 
 from papers.demos.frequency_page import best, frequency_page, frequency_table, panels, picture
-
-SVG = "{http://www.w3.org/2000/svg}"
+from papers.tests import drawings
+from papers.tests.drawings import check_layout, figure_of
 
 
 def one(by, start, square, log_evidence=None, spread=0.1):
@@ -50,7 +48,7 @@ FOUND = {
 
 
 def words():
-    return [text.text for text in ElementTree.fromstring(picture(FOUND)).iter(f"{SVG}text")]
+    return drawings.words(picture(FOUND))
 
 
 def test_of_several_starts_the_one_of_most_evidence_is_shown_between_the_lowest_and_the_highest():
@@ -77,25 +75,43 @@ def test_titles_say_what_came_out_and_not_what_should():
 
 
 def test_the_picture_says_evidence_and_errors():
-    for expected in ("log evidence −39.5", "log evidence −980.4", "training error 0.031", "test error 0.052"):
+    for expected in ("log evidence", "−39.5", "−980.4", "training error", "0.031", "test error", "0.052"):
         assert expected in words()
     assert any("3 points of a smooth function" in text for text in words())
 
 
 def test_there_is_a_band_where_weights_are_integrated_over_and_nowhere_else():
-    card = ElementTree.fromstring(picture(FOUND))
-    assert len(list(card.iter(f"{SVG}polygon"))) == 3
+    shown = figure_of(picture, FOUND).axes[:5]
+    assert [len(axes.collections) for axes in shown] == [0, 0, 1, 1, 1]
+    edges = shown[3].collections[0].get_paths()[0].vertices.tolist()
+    assert [-4.0, -0.7] in edges  # two deviations of 0.1 below a mean of −0.5
+    assert [-4.0, -0.3] in edges
+
+
+def test_curves_go_through_their_points():
+    *shown, epochs, network, twin = figure_of(picture, FOUND).axes
+    for axes in shown:
+        function, data, mean = (line.get_xydata().tolist() for line in axes.lines)
+        assert function == [[-4.0, 0.0], [-1.0, 0.5], [1.0, 1.0], [4.0, -1.0]]
+        assert data == FOUND["data"]
+        assert mean == [[-4.0, -0.5], [-1.0, 9.0], [1.0, 0.4], [4.0, 0.8]]
+        assert axes.get_ylim()[1] < 2  # the mean is cut off where it is far above
+    truth, *curves = epochs.lines
+    assert list(truth.get_ydata()) == [1.5, 1.5]
+    assert [list(curve.get_ydata()) for curve in curves] == [[0.3, 0.5], [10.0, 9.7], [0.3, 1.91], [10.0, 1.86]]
+    low, high = epochs.get_ylim()
+    assert low < 0.3 < 10 < high
+    _, scanned, ended = network.lines
+    assert scanned.get_xydata().tolist() == [[0.3, -980.4], [10.0, -71.2]]
+    assert ended.get_xydata().tolist() == [[1.91, -39.7], [1.86, -39.5]]
+    assert -160 < network.get_ylim()[0] < -139.5  # a hundred nats below the best, not all the way down
+    _, scanned, ended = twin.lines
+    assert scanned.get_xydata().tolist() == [[0.1, -300.0], [1.2, -7.0], [20.0, -60.0]]
+    assert ended.get_xydata().tolist() == [[1.18, -6.9]]
 
 
 def test_all_of_it_stays_on_the_card():
-    card = ElementTree.fromstring(picture(FOUND))
-    width, height = (float(card.get(side)) for side in ("width", "height"))
-    lines = [*card.iter(f"{SVG}polyline"), *card.iter(f"{SVG}polygon")]
-    corners = [corner.split(",") for line in lines for corner in line.get("points").split()]
-    corners += [(dot.get("cx"), dot.get("cy")) for dot in card.iter(f"{SVG}circle")]
-    corners += [(text.get("x"), text.get("y")) for text in card.iter(f"{SVG}text")]
-    assert len(corners) > 100
-    assert all(0 < float(x) < width and 0 < float(y) < height for x, y in corners)
+    check_layout(picture(FOUND))
 
 
 @pytest.mark.parametrize("said", ["ω² ends between\n0.5 and 9.7", "between 1.86 and\n1.91", "<b>1.86</b>", "ω² = 1.18"])

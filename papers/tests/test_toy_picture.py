@@ -1,11 +1,7 @@
 """The picture of points in the plane: what it says, and that it stays on its card."""
 
-from base64 import b64decode
-from xml.etree import ElementTree
-
 from papers.figures.toy_picture import panels, picture
-
-SVG = "{http://www.w3.org/2000/svg}"
+from papers.tests.drawings import check_layout, figure_of, words
 
 
 def one(by, start, extent, log_evidence, loss):
@@ -46,32 +42,29 @@ def test_of_several_starts_the_best_by_its_own_measure_is_shown():
 
 
 def test_the_picture_says_extents_evidence_and_accuracy():
-    card = ElementTree.fromstring(picture(FOUND))
-    words = [text.text for text in card.iter(f"{SVG}text")]
+    said = words(picture(FOUND))
     for expected in ("±70°, from 45°", "0°, fixed", "−0.42", "90.0 %", "Learned by the evidence"):
-        assert expected in words
-    assert any("3 points of two classes" in (text or "") and "±80°" in text for text in words)
+        assert expected in said
+    assert any("3 points of two classes" in text and "±80°" in text for text in said)
 
 
 def test_there_is_an_image_for_each_panel_a_dot_for_each_point_and_a_curve_for_each_run():
-    card = ElementTree.fromstring(picture(FOUND))
-    images = [image.get("href") for image in card.iter(f"{SVG}image")]
-    assert len(images) == 4
-    assert all(b64decode(image.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG") for image in images)
-    fixed, learned = 2, 2
-    assert len(list(card.iter(f"{SVG}circle"))) == 4 * len(FOUND["data"]) + fixed + learned + 2
-    assert len(list(card.iter(f"{SVG}polyline"))) == 4 + 1
+    *shown, epochs, evidence = figure_of(picture, FOUND).axes
+    assert len(shown) == 4
+    for axes in shown:
+        (image,) = axes.images
+        assert image.get_array().tolist() == [[0.0, 0.5], [0.25, 1.0]]
+        assert image.get_extent() == [-4.0, 4.0, -4.0, 4.0]
+        assert [line.get_xydata().tolist() for line in axes.lines] == [[[0.0, 1.0], [0.0, 3.0]], [[1.0, -2.0]]]
+    truth, *curves = epochs.lines
+    assert list(truth.get_ydata()) == [80.0, 80.0]
+    learned = [run for run in FOUND["runs"] if run["by"] != "fixed"]
+    assert [list(curve.get_ydata()) for curve in curves] == [[run["start"], *run["history"]] for run in learned]
+    truth, fixed, ended = evidence.lines
+    assert list(truth.get_xdata()) == [80.0, 80.0]
+    assert fixed.get_xydata().tolist() == [[0.0, -0.73], [180.0, -0.69]]
+    assert ended.get_xydata().tolist() == [[88.9, -0.44], [70.2, -0.42]]
 
 
 def test_nothing_is_drawn_outside_the_card():
-    card = ElementTree.fromstring(picture(FOUND))
-    width, height = float(card.get("width")), float(card.get("height"))
-    for kind in ("rect", "image"):
-        for box in card.iter(SVG + kind):
-            assert float(box.get("x")) + float(box.get("width")) <= width
-            assert float(box.get("y")) + float(box.get("height")) <= height
-    for curve in card.iter(f"{SVG}polyline"):
-        for place in curve.get("points").split():
-            x, y = map(float, place.split(","))
-            assert 0 <= x <= width
-            assert 0 <= y <= height
+    check_layout(picture(FOUND))

@@ -120,7 +120,8 @@ def generator_map(matrix: Sequence[Numbers], names: Sequence[str], limit: Number
     labels, cell = [*map(_short, names), "1"], _CELLS / (len(names) + 1)
     every = max(1, round(0.5 + 7 / cell))  # labels of very many coordinates would lie on each other
     places = [at for at in range(len(labels)) if at % every == 0 or at == len(names)]
-    _small(figure, _CELLS + 106)
+    _small(figure, _CELLS + 76)
+    figure.update_layout(margin={"b": 10})
     ticks = {"tickvals": places, "ticktext": [label(labels[at]) for at in places], "tickfont": {"size": max(7, min(11, cell))}}
     frame = {"title": None, "showgrid": False, "mirror": True, "ticks": "", "fixedrange": True, "constrain": "domain"}
     figure.update_xaxes(side="top", tickangle=-90, **ticks, **frame)
