@@ -155,12 +155,6 @@ def bare(axes: "Axes") -> None:
     axes.patch.set(edgecolor="#999999", linewidth=1.5)
 
 
-def framed(axes: "Axes") -> None:
-    """A faint frame all around, and no ticks."""
-    axes.set(xticks=[], yticks=[])
-    axes.spines[:].set_visible(True)
-
-
 def largest(maps: Iterable[Sequence[Sequence[float]]]) -> float:
     """The largest absolute value: the limit of colours that several heatmaps share."""
     return max((abs(value) for values in maps for row in values for value in row), default=0.0)
@@ -215,7 +209,9 @@ def aside(axes: "Axes", title: str, words: Sequence[tuple[str, str]]) -> None:
     """Words beside heatmaps, below each other and each with a colour."""
     axes.set_axis_off()
     axes.set_title(title, y=1, va="top", pad=0)
-    lines(axes, [("", FAINT), *words])
+    for line, (text, colour) in enumerate(words, 1):
+        place = (0, -_LINE * line / _POINT)
+        axes.annotate(text, (0, 1), place, "axes fraction", "offset points", va="top", size=SMALL, color=colour)
 
 
 def pairs(axes: "Axes", rows: Mapping[str, str], bold: Sequence[str] = ()) -> None:
@@ -235,13 +231,6 @@ def plain(axes: "Axes", title: str) -> None:
     axes.tick_params(length=0)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="upper left", bbox_to_anchor=(0, -0.12), ncols=9, borderaxespad=0, handlelength=1.6)
-
-
-def lines(axes: "Axes", words: Iterable[tuple[str, str]], x: float = 0.0, y: float = 1.0) -> None:
-    """Words below each other, from a corner of axes down, each with a colour."""
-    for line, (text, colour) in enumerate(words):
-        place = (0, -_LINE * line / _POINT)
-        axes.annotate(text, (x, y), place, "axes fraction", "offset points", va="top", size=SMALL, color=colour)
 
 
 @cache

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from papers.drawing import ENDED, FAINT, SCANNED, TEXT, Numbers, card, drawn, framed, pairs, plain
+from papers.drawing import ENDED, FAINT, SCANNED, TEXT, Numbers, bare, card, drawn, pairs, plain
 from symbayes.report.page import FigureTable, TableCell, TableRow, render
 from symbayes.text import number, significant
 
@@ -119,11 +119,11 @@ def _panel(axes: "Axes", title: str, one: Numbers, found: Numbers) -> None:
     grid, mean, deviation = found["grid"], one["mean"], one["deviation"]
     if any(deviation):
         low, high = ([m + sign * 2 * d for m, d in zip(mean, deviation, strict=True)] for sign in (-1, 1))
-        axes.fill_between(grid, low, high, color=colour, alpha=0.22, linewidth=0, gid=f"band {title}")
+        axes.fill_between(grid, low, high, color=colour, alpha=0.22, linewidth=0)
     axes.plot(grid, found["function"], **_TRUTH)
     axes.plot(*zip(*found["data"], strict=True), "o", color=TEXT, markersize=3)
     axes.plot(grid, mean, color=colour)
-    framed(axes)
+    bare(axes)
     axes.set(xlim=(-reach, reach), ylim=(min(values) - room, max(values) + room))
     axes.set_title(title, weight="bold" if "learned" in title else "normal")
     training, test = _errors(one)
