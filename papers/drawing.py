@@ -152,7 +152,7 @@ def bare(axes: "Axes") -> None:
     """A frame all around, and no ticks."""
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
-    axes.patch.set(edgecolor="#999999", linewidth=1.5)
+    axes.patch.set(edgecolor="#999999", linewidth=1.5 if axes.images else 0.75)  # images hide the inner half
 
 
 def largest(maps: Iterable[Sequence[Sequence[float]]]) -> float:
