@@ -8,6 +8,7 @@ from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
 from symbayes.dynamics.discover import discover
 from symbayes.dynamics.discovery import Discovery
+from symbayes.equivariance import equivariance
 from symbayes.errors import NoPosteriorError, NotFiniteError
 from symbayes.evidence.evidence import Evidence, evidence_gradient, laplace_evidence
 from symbayes.evidence.exact import exact_evidence
@@ -71,6 +72,7 @@ __all__ = [
     "curvature",
     "discover",
     "dynamics",
+    "equivariance",
     "evidence_gradient",
     "exact_evidence",
     "fit",
