@@ -115,7 +115,7 @@ class Equivariance:
                 "invariance" if row.invariance else "×".join(map(str, row.grid)),
                 _cell(row.error, row.note),
                 _cell(row.from_input, row.note),
-                f"{percent(fmean(row.over_draws))} ± {percent(pstdev(row.over_draws))}" if row.over_draws else "",
+                str(Estimate(fmean(row.over_draws), pstdev(row.over_draws))) if row.over_draws else "",
                 ", ".join(f"{path} {percent(share)}" for path, share in row.energy.items()),
             )
             for row in self.rows
@@ -137,10 +137,10 @@ class Equivariance:
         return found
 
     def __str__(self) -> str:
-        reasons: dict[str, list[str]] = {}
+        reasons: dict[tuple[str, str], list[str]] = {}
         for skipped in self.skipped:
-            reasons.setdefault(f"{skipped.group}: {skipped.reason}", []).append(skipped.layer)
-        lines = [f"Not measured under {reason}: {listed(names)}." for reason, names in reasons.items()]
+            reasons.setdefault((skipped.group, skipped.reason), []).append(skipped.layer)
+        lines = [f"Not measured under {group}: {listed(names)}; {reason}." for (group, reason), names in reasons.items()]
         return "\n".join([text_table(*self.table(), left=4), "", *self.words(), *lines])
 
 
@@ -198,10 +198,11 @@ def equivariance(
     if isinstance(data, Tensor | np.ndarray):
         inputs = torch.as_tensor(data)
         data = (inputs, torch.zeros(len(inputs)))
-    weight = next(model.parameters(), torch.zeros(()))
-    source = as_source(data, weight.device)
+    weight = next(model.parameters(), None)
+    device = torch.device("cpu") if weight is None else weight.device
+    source = as_source(data, device)
     read: Callable[[], Iterator[Tensor]] = lambda: (_checked(x, weight) for x, _ in source.batches(batch_size))  # noqa: E731
-    with _evaluated(model, weight.device):
+    with _evaluated(model, device):
         first = next(read())
         targets, last = _look(model, first, layers)
         roots = [find_root(first, each, last) for each in groups]
@@ -240,9 +241,8 @@ def measure_layers(
         groups: By the name of the layer.
         seed: For the draws.
     """
-    weight = next(model.parameters(), torch.zeros(()))
-    inputs = _checked(inputs, weight)
-    with _evaluated(model, weight.device):
+    inputs = _checked(inputs, next(model.parameters(), None))
+    with _evaluated(model, inputs.device):
         wanted = {name: [(group, None) for group in some] for name, some in groups.items()}
         measure = Measure(model, wanted, 4, torch.Generator().manual_seed(seed))
         with measure.hooked():
@@ -303,7 +303,7 @@ def _over_draws(
     found = []
     for draw in range(draws):
         again = Measure(measure.model, measure.wanted, measure.samples, torch.Generator().manual_seed(seed))
-        again.tensors, again.copies = {name: values[draw] for name, values in sample.items()}, measure.copies
+        again.tensors, again.copies = {name: values[draw % len(values)] for name, values in sample.items()}, measure.copies
         with again.hooked():
             for inputs in read():
                 again.layers(inputs)
@@ -332,7 +332,7 @@ def _look(model: nn.Module, inputs: Tensor, layers: str | Sequence[str] | None) 
             undo.callback(module.register_forward_hook(partial(watch, name)).remove)
         model(inputs)
     if layers is None:
-        return [name for name in modules if name in changing or _is_layer(name, modules)], bool(first and first[0])
+        return [name for name in modules if _is_layer(name, modules, changing)], bool(first and first[0])
     patterns = [layers] if isinstance(layers, str) else list(layers)
     for pattern in patterns:
         if not any(fnmatch(name, pattern) for name in modules):
@@ -340,15 +340,15 @@ def _look(model: nn.Module, inputs: Tensor, layers: str | Sequence[str] | None) 
     return [name for name in modules if any(fnmatch(name, p) for p in patterns)], bool(first and first[0])
 
 
-def _is_layer(name: str, modules: Mapping[str, nn.Module]) -> bool:
+def _is_layer(name: str, modules: Mapping[str, nn.Module], changing: set[str]) -> bool:
     """Whether a module is measured unless others are named: a layer as a whole, and never its parts."""
     whole = (RelaxedLayer, LinearMap, nn.MultiheadAttention)
     parents = (name[:at] for at, letter in enumerate(name) if letter == ".")
     if any(isinstance(modules.get(parent), whole) for parent in parents):
         return False
     module = modules[name]
-    leaf = not [*module.children()]
-    return isinstance(module, (*whole, *POOLS)) or (leaf and next(module.parameters(), None) is not None)
+    has_weights = not [*module.children()] and next(module.parameters(), None) is not None
+    return isinstance(module, (*whole, *POOLS)) or has_weights or name in changing
 
 
 @contextmanager
@@ -358,9 +358,11 @@ def _evaluated(model: nn.Module, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _checked(inputs: Tensor, weight: Tensor) -> Tensor:
+def _checked(inputs: Tensor, weight: Tensor | None) -> Tensor:
     """Inputs where weights are, and in their precision where they are real numbers."""
     check_finite(inputs, None)
+    if weight is None:
+        return inputs
     return inputs.to(weight) if inputs.is_floating_point() else inputs.to(weight.device)
 
 

@@ -119,8 +119,6 @@ def find_place(tensor: Tensor, module: nn.Module, group: Group, root: Place | No
     dims = len(root.grid) if root is not None else len(shape) - 2
     if not tensor.is_floating_point() and len(shape) == dims + 1:
         return Place(shape[1:], "none")
-    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) > 1:
-        last = False  # it sees channels and positions together
     if len(shape) == 3 and root is not None and (last or dims != 1):
         for before in (0, 1):
             for patch in range(1, min(root.grid) + 1):
@@ -141,8 +139,14 @@ def _by_points(tensor: Tensor, group: Permutations, last: bool) -> Place | None:
 
 
 def sees_channels_last(module: nn.Module) -> bool | None:
-    """Whether the first layer in a module, of those that say so, takes channels last; None where none says so."""
-    return next((isinstance(m, _LAST) for m in module.modules() if isinstance(m, (*_LAST, *_FIRST))), None)
+    """Whether the first layer in a module, of those that say so, takes channels last; None where none says so.
+
+    A layer norm over several axes sees channels and positions together, which are in the usual order.
+    """
+    first = next((inner for inner in module.modules() if isinstance(inner, (*_LAST, *_FIRST))), None)
+    if isinstance(first, nn.LayerNorm):
+        return len(first.normalized_shape) == 1
+    return None if first is None else isinstance(first, _LAST)
 
 
 @dataclass(frozen=True)
@@ -267,7 +271,7 @@ def find_spot(module: nn.Module, taken: Tensor, given: Tensor, group: Group, roo
     before = root if is_root and root is not None else find_place(taken, module, group, root)
     if before is None:
         points = f"the {group.num_inputs} points of the group" if isinstance(group, Permutations) else "a grid"
-        return f"its input {_sizes(taken)} has not {points}" if taken.ndim > 2 else "its input has no grid"
+        return f"it is not known where its input {_sizes(taken)} has {points}" if taken.ndim > 2 else "its input has no grid"
     action = find_action(module, group)
     if action is None:
         return "its features carry the turns of a group that has not all of these"

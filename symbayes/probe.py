@@ -40,12 +40,13 @@ class Estimate:
     standard_error: float | None
 
     def __str__(self) -> str:
-        known = self.standard_error is not None and self.value >= _ROUNDING
-        return f"{percent(self.value)} ± {percent(self.standard_error or 0.0)}" if known else percent(self.value)
+        if self.standard_error is None or self.value < _ROUNDING:
+            return percent(self.value)
+        return f"{percent(self.value).removesuffix(' %')} ± {percent(self.standard_error)}"
 
 
 def percent(share: float) -> str:
-    """A share in percent, as short as it can be told from zero."""
+    """A share in percent, in two digits."""
     if share < _ROUNDING:
         return "0 %"
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %" if share >= 1e-4 else "<0.01 %"
@@ -146,7 +147,10 @@ class Measure:
         lengths: list[dict[Key, set[int]]] = []
 
         def count(key: Key, _: nn.Module, outputs: Any) -> None:
-            lengths[-1][key] = {len(t) if t is not None and t.ndim else 0 for t in (self._taken, first_tensor(outputs))}
+            given = first_tensor(outputs)
+            lengths[-1][key] = {len(t) if t is not None and t.ndim else 0 for t in (self._taken, given)}
+            if given is not None:
+                _check_finite(given, key[0])
 
         found = []
         for batch in (inputs, torch.cat([inputs, inputs[:1]])):
