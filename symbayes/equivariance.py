@@ -31,9 +31,11 @@ from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import weights
 from symbayes.places import POOLS, find_root, sees_channels_last
 from symbayes.posterior.posterior import Posterior
-from symbayes.probe import Estimate, Key, Measure, estimate, first_tensor, percent
-from symbayes.text import listed, text_table
+from symbayes.probe import Estimate, Key, Measure, estimate, first_tensor
+from symbayes.text import listed, percent, text_table
 
+#: Layers whose parts are not measured.
+_WHOLE = (RelaxedLayer, LinearMap, nn.MultiheadAttention)
 #: A layer or model with a smaller error keeps a symmetry.
 KEPT = 0.01
 
@@ -271,7 +273,7 @@ def _rows(measure: Measure, over_draws: Sequence[Mapping[tuple[Key, int], float]
     found = []
     for (key, of), sums in sorted(measure.sums.items(), key=lambda item: not item[0][0][0]):
         whole, spot = estimate(sums.whole), sums.spot
-        alone = estimate(sums.alone) if key[0] else whole
+        alone = estimate(sums.alone or sums.whole)
         energies = measure.energy.get(key, {})
         total = sum(energies.values())
         row = EquivarianceRow(
@@ -315,6 +317,8 @@ def _over_draws(
 def _look(model: nn.Module, inputs: Tensor, layers: str | Sequence[str] | None) -> tuple[list[str], bool]:
     """The names of layers to measure, and whether the first that sees the inputs as they are takes channels last."""
     modules = {name: module for name, module in model.named_modules() if name}
+    if isinstance(model, _WHOLE) or not modules:
+        modules = {"": model}
     changing, first = set[str](), list[bool]()
 
     def watch(name: str, module: nn.Module, args: tuple[Any, ...], outputs: Any) -> None:
@@ -342,13 +346,12 @@ def _look(model: nn.Module, inputs: Tensor, layers: str | Sequence[str] | None) 
 
 def _is_layer(name: str, modules: Mapping[str, nn.Module], changing: set[str]) -> bool:
     """Whether a module is measured unless others are named: a layer as a whole, and never its parts."""
-    whole = (RelaxedLayer, LinearMap, nn.MultiheadAttention)
     parents = (name[:at] for at, letter in enumerate(name) if letter == ".")
-    if any(isinstance(modules.get(parent), whole) for parent in parents):
+    if any(isinstance(modules.get(parent), _WHOLE) for parent in parents):
         return False
     module = modules[name]
     has_weights = not [*module.children()] and next(module.parameters(), None) is not None
-    return isinstance(module, (*whole, *POOLS)) or has_weights or name in changing
+    return isinstance(module, (*_WHOLE, *POOLS)) or has_weights or name in changing
 
 
 @contextmanager

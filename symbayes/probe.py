@@ -21,6 +21,7 @@ from symbayes.layers.path import Averaging
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import call_with
 from symbayes.places import Action, Place, Spot, find_action, find_place, find_spot, moved_cells, squares
+from symbayes.text import percent
 
 #: A layer, and which of its calls in a pass.
 Key = tuple[str, int]
@@ -28,8 +29,6 @@ Key = tuple[str, int]
 Wanted = Mapping[str, Sequence[tuple[Group, Place | None]]]
 #: Outputs may differ by this, relative to the largest, when there is another datum in the batch.
 _SAME = 1e-3
-#: Smaller errors are those of rounding in single precision, and are written as zero.
-_ROUNDING = 1e-10
 
 
 @dataclass(frozen=True)
@@ -40,16 +39,9 @@ class Estimate:
     standard_error: float | None
 
     def __str__(self) -> str:
-        if self.standard_error is None or self.value < _ROUNDING:
+        if self.standard_error is None or percent(self.value) == "0 %":
             return percent(self.value)
         return f"{percent(self.value).removesuffix(' %')} ± {percent(self.standard_error)}"
-
-
-def percent(share: float) -> str:
-    """A share in percent, in two digits."""
-    if share < _ROUNDING:
-        return "0 %"
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %" if share >= 1e-4 else "<0.01 %"
 
 
 @dataclass

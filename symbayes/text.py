@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 _MINUS = "\N{MINUS SIGN}"
+#: Of a ratio of squares, in single precision.
+_ROUNDING = 1e-10
 
 
 def number(value: float | int, digits: int = 0) -> str:
@@ -13,6 +15,13 @@ def number(value: float | int, digits: int = 0) -> str:
 def significant(value: float | int, digits: int = 3) -> str:
     """Write a number with so many significant digits."""
     return minus(f"{value:.{digits}g}")
+
+
+def percent(share: float) -> str:
+    """Write a share in percent, in two digits; what single precision cannot tell from zero is zero."""
+    if share < _ROUNDING:
+        return "0 %"
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %" if share >= 1e-4 else "<0.01 %"
 
 
 def minus(text: str) -> str:

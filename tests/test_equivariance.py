@@ -285,9 +285,16 @@ def test_a_breaking_path_of_zero_leaves_no_error_and_all_the_energy_to_the_other
     with torch.no_grad():
         layer.paths["dense"].bias.fill_(1.0)
     again = equivariance(nn.Sequential(layer), images, SHIFT).row("0")
-    conv = float(layer.paths["conv"](images).square().sum())
+    conv = float(layer.paths["conv"](images).detach().square().sum())
     assert again.energy["dense"] == pytest.approx(540 / (540 + conv))
     assert again.error.value < 1e-28  # a bias that is the same everywhere breaks nothing
+
+
+def test_a_model_that_is_a_layer_has_one_row(images):
+    layer = RelaxedLayer({"dense": DensePath((2, 6, 6), (3, 6, 6)), "conv": ConvPath(2, 3)}).double()
+    (row,) = equivariance(layer, images, SHIFT, samples=None).rows
+    assert (row.layer, row.error) == ("", row.from_input)
+    assert row.energy.keys() == {"dense", "conv"}
 
 
 class Twice(nn.Module):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import plotly.graph_objects
 
-from symbayes.text import minus, number, significant
+from symbayes.text import minus, number, percent, significant
 
 #: plotly.js has a button that uploads a chart, unless it is told not to.
 _CONFIG = {
@@ -66,7 +66,7 @@ def render(template: str, package: str = "symbayes.report", **values: object) ->
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, significant=significant, minus=minus)
+    environment.filters.update(number=number, significant=significant, minus=minus, percent=percent)
     return environment.get_template(template).render(plotlyjs=get_plotlyjs(), **values)
 
 

@@ -24,6 +24,8 @@ from symbayes.training.trainer import Objective, Problem, S, Schedule, Trainer, 
 
 #: Where data are few, an epoch has at least this many steps, of at least so many data.
 _STEPS, _FEWEST = 16, 16
+#: Inputs that a result keeps, at most.
+EXAMPLES = 64
 #: The learning rate where matrices have more features on both sides than this: far too many for an eigenbasis.
 _WIDE, _RATE_OF_WIDE = 2 * LARGEST, 2e-3
 
@@ -199,5 +201,5 @@ def learn(trainer: Trainer[S], *, generator: Generator, each_epoch: Callable[[Re
         history.append(record)
         each_epoch(record)
     problem.model.eval()
-    size, examples = problem.data.size, problem.examples()
+    size, examples = problem.data.size, problem.examples(EXAMPLES)
     return Result(problem.model, problem.likelihood, problem.prior, tuple(history), size, examples, make_posterior)

@@ -1,6 +1,7 @@
 """The result of training: the model, its evidence, what was learned and how; saved without pickle, and read back."""
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,11 +19,13 @@ from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import Rule
 from symbayes.data.source import Data, as_source
 from symbayes.data.storage import DAMAGE, check_form, write_together
-from symbayes.errors import NoPosteriorError
+from symbayes.equivariance import LayerSymmetry, measure_layers
+from symbayes.errors import NoPosteriorError, NotFiniteError
 from symbayes.evidence.evidence import laplace_evidence
+from symbayes.groups.group import Group
 from symbayes.invariance.extents import describe_extents
 from symbayes.invariance.orbit_average import LearnedAugmentation, learned_augmentation, sample_orbits
-from symbayes.layout import Layout, weights
+from symbayes.layout import Layout, WeightTensor, weights
 from symbayes.likelihoods import Likelihood, is_registered, registered
 from symbayes.models import AllConv, build_allconv
 from symbayes.posterior.posterior import Posterior, dump_posterior, load_posterior
@@ -44,8 +47,12 @@ from symbayes.training.symmetries import Symmetries, symmetries
 
 #: Where in what is saved examples and the posterior are.
 EXAMPLES, OUTPUTS, POSTERIOR = "examples:inputs", "examples:outputs", "posterior.safetensors"
+#: Equivariance is measured on no fewer examples, unless there are fewer data; so many are shown.
+_ENOUGH, _SHOWN = 16, 4
 #: Kinds that can be built again, by name.
 PRIORS: dict[str, type[Prior]] = {kind.__name__: kind for kind in (ScalarPrior, LayerwisePrior, PathwisePrior, TensorwisePrior)}
+
+_log = logging.getLogger("symbayes")
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,7 +64,7 @@ class Result:
     prior: Prior
     history: tuple[Record, ...]
     num_data: int
-    #: A few inputs, to show what was learned on; None where there are none.
+    #: Some inputs, to show and to measure what was learned; None where there are none.
     examples: Tensor | None = None
     #: Finds the posterior of the weights, when it is first asked for; None where there is none.
     make_posterior: Callable[[], Posterior] | None = None
@@ -87,10 +94,25 @@ class Result:
         """log p(D), by the estimator that `evidence.estimator` names."""
         return self.evidence.total
 
-    @property
+    @cached_property
     def symmetries(self) -> Symmetries:
-        """By layer and path: prior precision, effective parameters, share."""
-        return symmetries(Layout.of(self.model).tensors, self.evidence.precision, self.evidence.effective)
+        """By layer and path: equivariance error and energy on the examples, prior precision, effective parameters, share."""
+        tensors = Layout.of(self.model).tensors
+        return symmetries(tensors, self.evidence.precision, self.evidence.effective, self._measure(tensors.values()))
+
+    def _measure(self, tensors: Iterable[WeightTensor]) -> dict[str, LayerSymmetry]:
+        """What layers with a symmetry are measured to keep of it, on the examples; nothing where these are too few."""
+        groups: dict[str, dict[str, Group]] = {}
+        for tensor in tensors:
+            if tensor.group is not None:
+                groups.setdefault(tensor.layer, {})[tensor.group.name] = tensor.group
+        if self.examples is None or len(self.examples) < min(_ENOUGH, self.num_data) or not groups:
+            return {}
+        try:
+            return measure_layers(self.model, self.examples, {name: list(some.values()) for name, some in groups.items()})
+        except (RuntimeError, NotFiniteError, *DAMAGE) as error:
+            _log.info("Equivariance was not measured: %s", error)
+            return {}
 
     def augmentation(self) -> LearnedAugmentation:
         """The invariance that was learned, as an augmentation for any training pipeline.
@@ -241,7 +263,7 @@ class Result:
     def summary(self, calibration: Calibration | None = None) -> Summary:
         """Everything but weights and history, in plain numbers and words."""
         likelihood, symmetries = self.likelihood, self.symmetries
-        orbits = sample_orbits(self.model, self.examples) if self.examples is not None else []
+        orbits = sample_orbits(self.model, self.examples[:_SHOWN]) if self.examples is not None else []
         return Summary(
             format=FORMAT,
             model=ModelSummary(

@@ -1,7 +1,10 @@
 """What was learned, layer by layer: how much each path is used, as a table and in words.
 
-A share is of γ per weight, and biases have none: a path may have a share of 0 % and break a symmetry by its bias. So words go
-by γ of single tensors. Rows that earlier versions saved have no tensors; `with_tensors` supposes them.
+Whether a layer keeps a symmetry is a matter of functions, so words go by the equivariance error, measured on data, and by the
+energy of paths. γ stands beside: it says which weights the data determine, and a path may have many of them and do little.
+
+Where nothing was measured, words go by γ of single tensors. A share is of γ per weight, and biases have none: a path may have a
+share of 0 % and break a symmetry by its bias. Rows that earlier versions saved have no tensors; `with_tensors` supposes them.
 """
 
 import re
@@ -12,13 +15,16 @@ from math import exp, log
 from statistics import fmean
 from typing import ClassVar
 
+from symbayes.equivariance import KEPT, LayerSymmetry
 from symbayes.layout import WeightTensor
-from symbayes.text import listed, number, text_table
+from symbayes.text import listed, number, percent, text_table
 
 #: With more effective parameters γ a tensor is used.
 USED = 0.5
 #: Up to this share of the paths that have it a layer has given a symmetry up, if some tensor breaks it.
 _GIVEN_UP = 0.05
+#: A layer with an equivariance error from KEPT up to this breaks a symmetry slightly; with more, it breaks it.
+SLIGHT = 0.1
 #: Tensors that are named.
 _NAMED = 3
 
@@ -63,6 +69,10 @@ class PathRow:
     #: Whether it breaks a symmetry that another path of the layer keeps.
     relaxes: bool = False
     tensors: tuple[TensorRow, ...] = ()
+    #: The equivariance error of the layer under the symmetry of this path; None where it has none, or it was not measured.
+    error: float | None = None
+    #: E ‖path(h)‖² on data, relative to the sum over the paths of the layer; None where it was not measured.
+    energy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,7 @@ class Symmetries:
     rows: tuple[PathRow, ...]
 
     def words(self) -> list[str]:
-        """One sentence for each layer that had a choice: what it keeps, and the tensors of γ > 0.5 that break the rest."""
+        """One sentence for each layer that had a choice: which symmetries it keeps or breaks, by how much, and by what."""
         return symmetry_words(self.rows)
 
     def over_layers(self) -> dict[str, SharesOverLayers]:
@@ -104,18 +114,26 @@ class Symmetries:
         last = None
         for row in self.rows:
             layer, last = row.layer if row.layer != last else "", row.layer
+            measured = tuple("–" if value is None else percent(value) for value in (row.error, row.energy))
             numbers = (f"{row.precision:.3g}", f"{row.effective:.1f}", f"{row.parameters:,}", f"{100 * row.share:.0f} %")
-            found.append((layer, row.path, row.symmetry or "none", *numbers))
-        return ("layer", "path", "symmetry", "precision δ", "effective parameters γ", "of", "share"), found
+            found.append((layer, row.path, row.symmetry or "none", *measured, *numbers))
+        headings = ("layer", "path", "symmetry", "error", "energy", "precision δ", "effective parameters γ", "of", "share")
+        return headings, found
 
     def __str__(self) -> str:
         return text_table(*self.table(), left=3)
 
 
 def symmetries(
-    tensors: Mapping[str, WeightTensor], precision: Mapping[str, float], effective: Mapping[str, float]
+    tensors: Mapping[str, WeightTensor],
+    precision: Mapping[str, float],
+    effective: Mapping[str, float],
+    measured: Mapping[str, LayerSymmetry] | None = None,
 ) -> Symmetries:
-    """The table, from δ and γ by tensor. Shares are of γ per weight, averaged over the factors of a path."""
+    """The table, from δ and γ by tensor, and what was measured by layer.
+
+    Shares are of γ per weight, averaged over the factors of a path.
+    """
     paths: dict[tuple[str, str], list[WeightTensor]] = {}
     for tensor in tensors.values():
         paths.setdefault((tensor.layer, tensor.path), []).append(tensor)
@@ -128,17 +146,20 @@ def symmetries(
     rows = []
     for (layer, path), members in paths.items():
         weights = [tensor for tensor in members if tensor.kind == "weight"] or members
+        found, symmetry = (measured or {}).get(layer), next((tensor.symmetry for tensor in weights if tensor.symmetry), None)
         rows.append(
             PathRow(
                 layer,
                 path,
-                next((tensor.symmetry for tensor in weights if tensor.symmetry), None),
+                symmetry,
                 sum(tensor.size for tensor in members),
                 exp(sum(log(precision[tensor.name]) for tensor in weights) / len(weights)),
                 sum(effective[tensor.name] for tensor in members),
                 density[layer, path] / total[layer] if total[layer] > 0 else 1 / sum(key[0] == layer for key in paths),
                 any(tensor.relaxes for tensor in members),
                 tuple(TensorRow(_name(tensor), effective[tensor.name], tensor.breaks) for tensor in members),
+                None if found is None or symmetry is None else found.errors.get(symmetry),
+                None if found is None else found.energy.get(path),
             )
         )
     return Symmetries(tuple(rows))
@@ -230,6 +251,9 @@ def _sentence(layer: str, rows: Sequence[PathRow]) -> str:
     having = {name: [row for row in rows if not any(name in tensor.breaks for tensor in row.tensors)] for name in names}
     names.sort(key=lambda name: len(having[name]))  # the most symmetry first
     broken = sorted((tensor for row in rows for tensor in breaking(row)), key=lambda tensor: -tensor.effective)
+    errors = {row.symmetry: row.error for row in rows if row.symmetry and row.error is not None}
+    if errors.keys() == set(names):
+        return f"{layer} {_measured(rows, errors, names, having, broken)}"
     verdicts: dict[str, list[str]] = {"keeps": [], "part": [], "gives up": []}
     for name in names:
         share = sum(row.share for row in having[name])
@@ -244,12 +268,42 @@ def _sentence(layer: str, rows: Sequence[PathRow]) -> str:
     return f"{layer} {' and '.join(said)} ({used})" + (f": {blamed}" if blamed else "")
 
 
+def _measured(
+    rows: Sequence[PathRow],
+    errors: Mapping[str, float],
+    names: Sequence[str],
+    having: Mapping[str, Sequence[PathRow]],
+    broken: Sequence[TensorRow],
+) -> str:
+    """What a layer does to its symmetries, by their equivariance errors."""
+    verdicts: dict[str, list[str]] = {"breaks": [], "slightly breaks": [], "keeps": []}
+    kept: list[str] = []
+    for name in names:
+        words = f"{name} ({'equivariance ' if name == names[0] else ''}error {percent(errors[name])})"
+        if errors[name] >= KEPT:
+            verdicts["breaks" if errors[name] >= SLIGHT else "slightly breaks"].append(words)
+        elif not any(_implies(having, name, other) for other in kept):
+            kept.append(name)
+            verdicts["keeps"].append(words)
+    said = " and ".join(f"{verb} {listed(found)}" for verb, found in verdicts.items() if found)
+    ranked = sorted(rows, key=lambda row: -(row.energy or 0.0))
+    energies = [
+        f"{row.path} {percent(row.energy or 0.0)} (γ {number(row.effective, 1)}, share {100 * row.share:.0f} %)"
+        for row in ranked
+    ]
+    lost = {name for name in names if errors[name] >= KEPT}
+    loud = [replace(tensor, breaks=tuple(lost.intersection(tensor.breaks))) for tensor in broken]
+    quiet = [tensor for tensor, still in zip(broken, loud, strict=True) if not still.breaks]
+    blamed = _blame([tensor for tensor in loud if tensor.breaks], names), _blame(quiet, names, hardly=True)
+    return "; ".join(filter(None, [f"{said}: of the energy, {listed(energies)}", *blamed]))
+
+
 def _implies(having: Mapping[str, Sequence[PathRow]], name: str, kept: str) -> bool:
     """Whether all paths that have the one symmetry have the other."""
     return all(row in having[name] for row in having[kept])
 
 
-def _blame(broken: Iterable[TensorRow], names: Sequence[str]) -> str:
+def _blame(broken: Iterable[TensorRow], names: Sequence[str], *, hardly: bool = False) -> str:
     """Which tensors break what, with how many effective parameters."""
     by_symmetry: dict[str, list[TensorRow]] = {}
     for tensor in broken:
@@ -260,5 +314,5 @@ def _blame(broken: Iterable[TensorRow], names: Sequence[str]) -> str:
         words = [f"{tensor.name} (γ {number(tensor.effective, 1)})" for tensor in tensors[:_NAMED]]
         words += [f"{len(tensors) - _NAMED} more"] if len(tensors) > _NAMED else []
         verb = "may break" if not all(tensor.is_sure for tensor in tensors) else "breaks" if len(words) == 1 else "break"
-        parts.append(f"{listed(words)} {verb} {it}")
+        parts.append(f"{listed(words)} {'hardly ' if hardly else ''}{verb} {it}")
     return "; ".join(parts)

@@ -32,6 +32,9 @@ from symbayes.priors import Prior
 from symbayes.training.optimiser import PLAIN, Optimiser
 from symbayes.training.record import EvidenceRecord, Record
 
+#: Examples of a result have together no more numbers than this, unless they are 4: a megabyte.
+_MOST_NUMBERS = 2**18
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -45,8 +48,14 @@ class Problem:
     precision: torch.dtype | None = None
 
     def examples(self, count: int = 4) -> Tensor:
-        """The first inputs of a pass over the data."""
-        return next(self.data.batches(count))[0][:count].detach().clone()
+        """The first inputs of a pass over the data; of large ones no more than 4, so that they can be saved."""
+        found: list[Tensor] = []
+        for inputs, _ in self.data.batches(count):
+            found.append(inputs[: count - sum(map(len, found))])
+            kept = min(count, max(4, _MOST_NUMBERS // max(1, inputs[0].numel())))
+            if sum(map(len, found)) >= kept:
+                break
+        return torch.cat(found)[:kept].detach().clone()
 
     @torch.no_grad()
     def described(self, evidence: Evidence) -> EvidenceRecord:
