@@ -142,7 +142,7 @@ class Equivariance:
         reasons: dict[tuple[str, str], list[str]] = {}
         for skipped in self.skipped:
             reasons.setdefault((skipped.group, skipped.reason), []).append(skipped.layer)
-        lines = [f"Not measured under {group}: {listed(names)}; {reason}." for (group, reason), names in reasons.items()]
+        lines = [f"Not measured under {group}, {reason}: {listed(names)}." for (group, reason), names in reasons.items()]
         return "\n".join([text_table(*self.table(), left=4), "", *self.words(), *lines])
 
 
@@ -176,7 +176,7 @@ def equivariance(
         model: Any module that takes a batch; it is evaluated, and left as it was.
         data: Inputs [n, ...], or data with targets, which are not looked at. Some hundred are enough.
         group: Such as sb.groups.Translation() or sb.p4m(); or several.
-        layers: Names of modules, or patterns such as "block*"; those above when None.
+        layers: Names of modules, of whatever kind, or patterns for the layers above, such as "block*"; all of these when None.
         samples: Elements that are drawn for each datum; None for every element once.
         seed: For the draws.
         batch_size: Data in a forward pass.
@@ -261,7 +261,7 @@ def measure_layers(
 def _skipped(measure: Measure) -> tuple[SkippedLayer, ...]:
     """Every layer and group that has no row, and why."""
     return tuple(
-        SkippedLayer(name, group.name, measure.reasons.get((name, id(group)), "it is not called"))
+        SkippedLayer(name, group.name, measure.reasons.get((name, id(group)), "not called"))
         for name, some in measure.wanted.items()
         for group, _ in some
         if ((name, 1), id(group)) not in measure.sums
@@ -335,13 +335,21 @@ def _look(model: nn.Module, inputs: Tensor, layers: str | Sequence[str] | None) 
         for name, module in modules.items():
             undo.callback(module.register_forward_hook(partial(watch, name)).remove)
         model(inputs)
-    if layers is None:
-        return [name for name in modules if _is_layer(name, modules, changing)], bool(first and first[0])
-    patterns = [layers] if isinstance(layers, str) else list(layers)
+    usual = [name for name in modules if _is_layer(name, modules, changing)]
+    chosen = usual if layers is None else _matching([layers] if isinstance(layers, str) else layers, usual, list(modules))
+    return chosen, bool(first and first[0])
+
+
+def _matching(patterns: Sequence[str], usual: Sequence[str], every: Sequence[str]) -> list[str]:
+    """The modules that patterns name: exactly, or of the usual layers, or of all where none of those is meant."""
+    chosen = set[str]()
     for pattern in patterns:
-        if not any(fnmatch(name, pattern) for name in modules):
-            raise ValueError(f"Layers must be names of modules, or patterns; {pattern!r} matches none of {', '.join(modules)}.")
-    return [name for name in modules if any(fnmatch(name, p) for p in patterns)], bool(first and first[0])
+        found = [pattern] if pattern in every else [name for name in usual if fnmatch(name, pattern)]
+        found = found or [name for name in every if fnmatch(name, pattern)]
+        if not found:
+            raise ValueError(f"Layers must be names of modules, or patterns; {pattern!r} matches none of {', '.join(every)}.")
+        chosen.update(found)
+    return [name for name in every if name in chosen]
 
 
 def _is_layer(name: str, modules: Mapping[str, nn.Module], changing: set[str]) -> bool:

@@ -270,16 +270,15 @@ def find_spot(module: nn.Module, taken: Tensor, given: Tensor, group: Group, roo
     """
     before = root if is_root and root is not None else find_place(taken, module, group, root)
     if before is None:
-        points = f"the {group.num_inputs} points of the group" if isinstance(group, Permutations) else "a grid"
-        return f"it is not known where its input {_sizes(taken)} has {points}" if taken.ndim > 2 else "its input has no grid"
+        return "no grid in the input" if taken.ndim < 3 else f"no grid that is known in an input of {_sizes(taken)}"
     action = find_action(module, group)
     if action is None:
-        return "its features carry the turns of a group that has not all of these"
+        return "features that carry the turns of a smaller group"
     after = find_place(given, module, group, root)
     if after is None and given[0].numel() != (given.shape[1] if given.ndim > 1 else 1):
-        return f"it is not known where its output {_sizes(given)} has a grid"
+        return f"no grid that is known in an output of {_sizes(given)}"
     if after is not None and not isinstance(group, Permutations) and not acts_on(group, before.grid, after.grid):
-        return f"it is not known how the group acts on its output {_sizes(given)}"
+        return f"an action that is not known on an output of {_sizes(given)}"
     try:
         action.inputs(group.identity(before.grid), before.maps(taken[:1]))
         if after is not None and not isinstance(group, Permutations):

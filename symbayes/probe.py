@@ -175,9 +175,9 @@ class Measure:
             _check_finite(given, key[0])
             self.last, given = (given, module), given.clone()
         for group, root in self.wanted[key[0]]:
-            found: Spot | str = "it takes or gives no tensor"
+            found: Spot | str = "no tensor in the input or output"
             if taken is not None and given is not None:
-                found = "the first axis of what it takes or gives is not that of data"
+                found = "a first axis that is not that of data"
                 if key in self.copies:
                     same = taken.shape == self.inputs.shape and torch.equal(taken, self.inputs)
                     found = find_spot(module, taken, given, group, root, same)

@@ -82,7 +82,7 @@ def test_the_evidence_keeps_translation_in_a_volume_where_position_does_not_matt
     assert shape.precision > 100 * place.precision
     assert shape.effective < 1 < place.effective
     assert kept[0].startswith("0 keeps translation")
-    assert broken[0].startswith("0 gives up translation")
+    assert broken[0].startswith("0 breaks translation (equivariance error ")
 
 
 def test_the_evidence_prefers_the_smaller_model_that_explains_the_data():

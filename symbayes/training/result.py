@@ -43,7 +43,7 @@ from symbayes.training.record import (
     require_files,
     written_records,
 )
-from symbayes.training.symmetries import Symmetries, symmetries
+from symbayes.training.symmetries import Symmetries, measured_before, symmetries
 
 #: Where in what is saved examples and the posterior are.
 EXAMPLES, OUTPUTS, POSTERIOR = "examples:inputs", "examples:outputs", "posterior.safetensors"
@@ -68,6 +68,8 @@ class Result:
     examples: Tensor | None = None
     #: Finds the posterior of the weights, when it is first asked for; None where there is none.
     make_posterior: Callable[[], Posterior] | None = None
+    #: What layers keep of their symmetries, where it was measured before and saved.
+    measured: Mapping[str, LayerSymmetry] | None = None
 
     @cached_property
     def posterior(self) -> Posterior:
@@ -100,8 +102,10 @@ class Result:
         tensors = Layout.of(self.model).tensors
         return symmetries(tensors, self.evidence.precision, self.evidence.effective, self._measure(tensors.values()))
 
-    def _measure(self, tensors: Iterable[WeightTensor]) -> dict[str, LayerSymmetry]:
+    def _measure(self, tensors: Iterable[WeightTensor]) -> Mapping[str, LayerSymmetry]:
         """What layers with a symmetry are measured to keep of it, on the examples; nothing where these are too few."""
+        if self.measured is not None:
+            return self.measured
         groups: dict[str, dict[str, Group]] = {}
         for tensor in tensors:
             if tensor.group is not None:
@@ -330,7 +334,8 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
     _load("prior", prior, tensors, folder)
     found = _posterior(folder / POSTERIOR, model)
     make_posterior = (lambda: found) if found is not None else None
-    return Result(model, likelihood, prior, history, summary.num_data, tensors.get(EXAMPLES), make_posterior)
+    measured = measured_before(summary.symmetries) or None
+    return Result(model, likelihood, prior, history, summary.num_data, tensors.get(EXAMPLES), make_posterior, measured)
 
 
 def _state(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -165,6 +165,17 @@ def symmetries(
     return Symmetries(tuple(rows))
 
 
+def measured_before(rows: Sequence[PathRow]) -> dict[str, LayerSymmetry]:
+    """What was measured, by layer, from rows that were saved."""
+    found: dict[str, LayerSymmetry] = {}
+    for row in rows:
+        if row.energy is not None or row.error is not None:
+            of = found.setdefault(row.layer, LayerSymmetry({}, {}))
+            of.energy.update({} if row.energy is None else {row.path: row.energy})
+            of.errors.update({} if row.error is None or row.symmetry is None else {row.symmetry: row.error})
+    return found
+
+
 def _density(weights: Sequence[WeightTensor], effective: Mapping[str, float]) -> float:
     """γ per weight, averaged over factors; numbered parts, such as those of an `OrbitPath`, are one factor together."""
     factors: dict[str, list[WeightTensor]] = {}

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 import symbayes as sb
 from symbayes.curvature import Ggn, Lanczos, MonteCarloFisher, TangentKernel
 from symbayes.data.source import as_source
+from symbayes.report.runs import make_page
 from symbayes.training.record import Record
 from symbayes.training.trainer import Problem, train
 
@@ -176,6 +178,30 @@ def test_a_result_survives_saving(tmp_path):
     assert {file.name for file in (tmp_path / "run").iterdir()} == {
         "weights.safetensors", "posterior.safetensors", "result.json", "history.jsonl",
     }  # fmt: skip
+
+
+def test_a_result_measures_what_its_layers_keep(tmp_path):
+    task = sb.load("placed-digits")
+    part = (task.train[0][:60], task.train[1][:60])
+    result = sb.fit(sb.allconv(task, width=1), part, epochs=1, progress=False)
+    blocks = [row for row in result.symmetries.rows if row.layer.startswith("block")]
+    assert all((row.error is not None) == (row.path == "conv") for row in blocks)
+    assert sum(row.energy for row in blocks) == pytest.approx(8)
+    found = sb.equivariance(result.model, part[0], sb.groups.Translation()).row("block2")
+    assert blocks[3].error == pytest.approx(found.error.value, abs=6 * found.error.standard_error)
+    assert all("equivariance error" in sentence for sentence in result.symmetries.words())
+    few = replace(result, examples=result.examples[:4])
+    assert all(row.error is row.energy is None for row in few.symmetries.rows)
+    # As earlier versions saved it.
+    few.save(tmp_path)
+    summary = json.loads((tmp_path / "result.json").read_text())
+    for row in summary["symmetries"]:
+        del row["error"], row["energy"]
+    (tmp_path / "result.json").write_text(json.dumps(summary))
+    again = sb.load_result(tmp_path)
+    assert all(cells[3:5] == ("–", "–") for cells in again.symmetries.table()[1])
+    assert all("equivariance" not in sentence for sentence in again.symmetries.words())
+    assert "–" in make_page(tmp_path)
 
 
 def test_lengthscales_are_learned_alone_and_survive_saving(tmp_path):

@@ -138,7 +138,7 @@ def test_a_summary_shows_examples_under_what_was_learned(result):
     image = summary.orbits[0][0]
     assert (image.width, image.height, image.channels) == (8, 8, 1)
     levels = torch.tensor(list(b64decode(image.pixels)), dtype=torch.float32)
-    examples = result.examples
+    examples = result.examples[:4]
     wanted = 255 * (examples[0].flatten() - examples.min()) / (examples.max() - examples.min())
     assert_close(levels, wanted.round(), rtol=0, atol=1)
 

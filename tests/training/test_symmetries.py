@@ -2,6 +2,7 @@
 
 import pytest
 
+from symbayes.equivariance import LayerSymmetry
 from symbayes.layout import WeightTensor
 from symbayes.training.symmetries import PathRow, Symmetries, symmetries
 
@@ -135,6 +136,70 @@ def test_numbered_parts_of_a_path_are_one_factor():
     found = {name: WeightTensor(name, "a", name.split(".")[2], None, size, "weight") for name, size in sizes.items()}
     effective = dict(zip(sizes, (0.0, 10.0, 10.0), strict=True))
     assert [row.share for row in symmetries(found, dict.fromkeys(sizes, 1.0), effective).rows] == [0.5, 0.5]
+
+
+def measured(errors, **energy):
+    """The layer of `several` with errors and energies."""
+    names = {"gconv": "p4", "conv": "translation", "dense": None}
+    less = {"gconv": ("conv", "dense"), "conv": ("dense",), "dense": ()}
+    breaks = {path: tuple(names[other] for other in energy if path in less[other]) for path in energy}
+    found = {p: WeightTensor(p, "a", p, names[p], 10, "weight", bool(breaks[p]), breaks[p]) for p in energy}
+    return symmetries(found, dict.fromkeys(energy, 1.0), dict.fromkeys(energy, 5.0), {"a": LayerSymmetry(errors, energy)})
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (0.0, "keeps"),
+        (0.0099, "keeps"),
+        (0.01, "slightly breaks"),
+        (0.099, "slightly breaks"),
+        (0.1, "breaks"),
+        (1.9, "breaks"),
+    ],
+)
+def test_words_go_by_the_error_where_it_was_measured(error, verdict):
+    (words,) = measured({"translation": error}, conv=0.8, dense=0.2).words()
+    assert words.startswith(f"a {verdict} translation (equivariance error ")
+    hardly = "hardly " if verdict == "keeps" else ""
+    assert words.endswith(
+        f"): of the energy, conv 80 % (γ 5.0, share 50 %) and dense 20 % (γ 5.0, share 50 %); dense (γ 5.0) {hardly}breaks it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("p4", "translation", "verdict", "blamed"),
+    [
+        (
+            0.001,
+            0.0,
+            "keeps p4 (equivariance error 0.1 %)",
+            "conv (γ 5.0) hardly breaks p4; dense (γ 5.0) hardly breaks p4 and",
+        ),
+        (0.23, 0.0, "breaks p4 (equivariance error 23 %) and keeps translation (error 0 %)", "dense (γ 5.0) break p4"),
+        (0.23, 0.05, "breaks p4 (equivariance error 23 %) and slightly breaks translation (error 5 %)", "breaks p4; dense"),
+    ],
+)
+def test_words_of_several_errors_say_what_became_of_each(p4, translation, verdict, blamed):
+    (words,) = measured({"p4": p4, "translation": translation}, gconv=0.7, conv=0.2, dense=0.1).words()
+    assert words.startswith(f"a {verdict}: of the energy, gconv 70 %")
+    assert blamed in words
+
+
+def test_an_error_that_is_missing_leaves_words_to_gamma():
+    (words,) = measured({"translation": 0.5}, gconv=0.7, conv=0.2, dense=0.1).words()
+    assert "of γ per weight" in words
+    assert "of γ per weight" in measured({}, conv=0.9, dense=0.1).words()[0]
+
+
+def test_the_table_has_errors_and_energies_or_a_dash():
+    table = measured({"translation": 0.231}, conv=0.82, dense=0.18)
+    assert [(row.error, row.energy) for row in table.rows] == [(0.231, 0.82), (None, 0.18)]
+    headings, cells = table.table()
+    assert headings[3:5] == ("error", "energy")
+    assert [line[3:5] for line in cells] == [("23 %", "82 %"), ("–", "18 %")]
+    bare = symmetries(tensors(), dict.fromkeys(EFFECTIVE, 4.0), EFFECTIVE)
+    assert all(line[3:5] == ("–", "–") for line in bare.table()[1])
 
 
 def test_shares_over_layers_are_those_of_table_3():
