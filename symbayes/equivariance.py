@@ -31,7 +31,7 @@ from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import weights
 from symbayes.places import POOLS, find_root, sees_channels_last
 from symbayes.posterior.posterior import Posterior
-from symbayes.probe import Estimate, Key, Measure, estimate, first_tensor
+from symbayes.probe import Estimate, Key, Measure, Sums, estimate, first_tensor
 from symbayes.text import listed, percent, text_table
 
 #: Layers whose parts are not measured.
@@ -63,6 +63,7 @@ class EquivarianceRow:
     energy: dict[str, float] = field(default_factory=dict)
     #: The errors of the layer alone under draws of the weights.
     over_draws: tuple[float, ...] = ()
+    #: That it gives zeros, sees a single cell, which nothing moves, or sees parts of data as data.
     note: str = ""
 
     @property
@@ -260,12 +261,14 @@ def measure_layers(
 
 def _skipped(measure: Measure) -> tuple[SkippedLayer, ...]:
     """Every layer and group that has no row, and why."""
-    return tuple(
-        SkippedLayer(name, group.name, measure.reasons.get((name, id(group)), "not called"))
-        for name, some in measure.wanted.items()
-        for group, _ in some
-        if ((name, 1), id(group)) not in measure.sums
-    )
+    called = {name for (name, _), _ in (*measure.sums, *measure.reasons)}
+    found = []
+    for name, some in measure.wanted.items():
+        for group, _ in some:
+            reasons = [why for (key, of), why in measure.reasons.items() if key[0] == name and of == id(group)]
+            reasons = reasons if name in called else ["not called"]
+            found += [SkippedLayer(name, group.name, why) for why in dict.fromkeys(reasons)]
+    return tuple(found)
 
 
 def _rows(measure: Measure, over_draws: Sequence[Mapping[tuple[Key, int], float]] = ()) -> tuple[EquivarianceRow, ...]:
@@ -287,10 +290,18 @@ def _rows(measure: Measure, over_draws: Sequence[Mapping[tuple[Key, int], float]
             call=key[1],
             energy={path: energy / total for path, energy in energies.items()} if total else {},
             over_draws=tuple(draw[key, of] for draw in over_draws if (key, of) in draw),
-            note="gives zeros" if alone is None else "one cell" if key[0] and spot.moves_nothing else "",
+            note=_note(measure, key, sums, alone),
         )
         found.append(row)
     return tuple(found)
+
+
+def _note(measure: Measure, key: Key, sums: Sums, alone: Estimate | None) -> str:
+    if alone is None:
+        return "gives zeros"
+    if not measure.is_whole_data(key):
+        return "parts of data"
+    return "one cell" if key[0] and sums.spot.moves_nothing else ""
 
 
 def _over_draws(

@@ -26,7 +26,7 @@ from symbayes.layers.relaxed import RelaxedLayer
 Act = Callable[[Element, Tensor], Tensor]
 
 #: Modules that see channels last, and those that see them first.
-_LAST = (nn.Linear, nn.LayerNorm, nn.MultiheadAttention, nn.Embedding)
+_LAST = (nn.Linear, nn.LayerNorm, nn.MultiheadAttention, nn.Embedding, nn.RNNBase)
 POOLS = (
     pooling._MaxPoolNd, pooling._AvgPoolNd, pooling._AdaptiveAvgPoolNd, pooling._AdaptiveMaxPoolNd, pooling._LPPoolNd,
     GroupPool,

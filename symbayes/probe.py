@@ -72,7 +72,7 @@ class Measure:
         #: By layer, call and group, which is known by its id.
         self.sums: dict[tuple[Key, int], Sums] = {}
         self.energy: dict[Key, dict[str, float]] = {}
-        self.reasons: dict[tuple[str, int], str] = {}
+        self.reasons: dict[tuple[Key, int], str] = {}
         #: Rows of what a layer takes and gives for each datum.
         self.copies: dict[Key, int] = {}
         #: In place of those of the model.
@@ -182,7 +182,7 @@ class Measure:
                     same = taken.shape == self.inputs.shape and torch.equal(taken, self.inputs)
                     found = find_spot(module, taken, given, group, root, same)
             if isinstance(found, str):
-                self.reasons.setdefault((key[0], id(group)), found)
+                self.reasons.setdefault((key, id(group)), found)
             elif taken is not None and given is not None:
                 self.features[key] = given
                 sums = self.sums.setdefault((key, id(group)), Sums(type(module).__name__, found))
@@ -233,7 +233,7 @@ class Measure:
     def whole(self, inputs: Tensor, group: Group, root: Place) -> None:
         """Measure features at every layer, and outputs, with the input of the model transformed; after `layers`."""
         spots = {key: sums.spot for (key, of), sums in self.sums.items() if of == id(group) and key[0]}
-        spots = {key: spot for key, spot in spots.items() if self.copies[key] == 1 or self._is_averaged(key[0])}
+        spots = {key: spot for key, spot in spots.items() if self.is_whole_data(key)}
         end = self._spot_of_model(group, root)
         totals: dict[Key, Tensor] = {}
         chosen = self._elements(group, root.grid, len(inputs))
@@ -259,9 +259,9 @@ class Measure:
             sums = self.sums.setdefault((key, id(group)), Sums(type(self.model).__name__, end))
             sums.whole.append((total / len(chosen), _fold(squares(self.features[key]), self.copies.get(key, 1))))
 
-    def _is_averaged(self, name: str) -> bool:
-        """Whether rows of a layer are copies of data in an average, rather than parts of data."""
-        return any(name.startswith(prefix) for prefix in self.averaged)
+    def is_whole_data(self, key: Key) -> bool:
+        """Whether rows of a layer are data, or copies of them in an average, rather than parts."""
+        return self.copies.get(key, 1) == 1 or any(key[0].startswith(prefix) for prefix in self.averaged)
 
     def _spot_of_model(self, group: Group, root: Place) -> Spot:
         """How the group acts on what the model gives: as its last layer says, where that gives it."""

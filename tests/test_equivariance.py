@@ -244,6 +244,73 @@ def test_a_network_on_patches_is_measured_on_their_grid(generator, classes):
     assert error(fine, "attention") < 1e-28
 
 
+class Tokens(nn.Module):
+    """A transformer on sequences of numbers, with data along the first axis of what its layers see, or the second."""
+
+    def __init__(self, batch_first):
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first)
+        self.batch_first = batch_first
+
+    def forward(self, ids):
+        features = self.embed(ids)
+        return self.layer(features if self.batch_first else features.transpose(0, 1)).mean(int(self.batch_first))
+
+
+@pytest.mark.parametrize("group", [SHIFT, symmetric(12)], ids=lambda group: group.name)
+def test_sequences_of_numbers_have_a_grid_without_channels(generator, group):
+    ids = torch.randint(20, (4, 12), generator=generator)
+    found = equivariance(Tokens(True).double(), ids, group)
+    assert [row.layer for row in found.rows if row.error.value > 1e-25] == []
+    assert found.row("embed").grid == found.row("layer.self_attn").grid == (12,)
+    other = equivariance(Tokens(False).double(), ids, group)
+    assert [row.layer for row in other.rows] == ["embed", ""]
+    assert {skipped.reason for skipped in other.skipped} == {"a first axis that is not that of data"}
+
+
+def test_recurrent_layers_see_channels_last(generator):
+    inputs = torch.randn(4, 7, 3, generator=generator, dtype=torch.float64)
+    row = equivariance(nn.Sequential(nn.GRU(3, 4, batch_first=True)).double(), inputs, SHIFT).row("0")
+    assert row.grid == (7,)
+    assert row.error.value > 0.01
+
+
+class Windows(nn.Module):
+    """A convolution in windows of 3 × 3 cells, which it sees as if they were data."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular")
+
+    def forward(self, inputs):
+        windows = inputs.unfold(2, 3, 3).unfold(3, 3, 3).permute(0, 2, 3, 1, 4, 5)
+        return self.inside(windows.flatten(0, 2)).view(windows.shape).permute(0, 3, 1, 4, 2, 5).reshape_as(inputs)
+
+
+def test_parts_of_data_that_a_layer_sees_as_data_are_not_traced_to_the_input(images):
+    found = equivariance(Windows().double(), images, SHIFT)
+    row = found.row("inside")
+    assert row.error.value < 1e-28
+    assert (row.grid, row.from_input, row.note) == ((3, 3), None, "parts of data")
+    assert found.model[0].error.value > 0.01
+
+
+def test_copies_in_an_average_are_traced_to_the_input(images):
+    net = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    found = equivariance(sb.OrbitAverage(net, sb.affine2d(), samples=3).double(), images, SHIFT)
+    assert found.row("net.0").from_input.value > 0.01
+    assert found.row("net.1").error.value < 1e-28
+
+
+def test_finer_grids_are_shifted_by_whole_cells(images):
+    model = named(up=nn.Upsample(scale_factor=2), turned=nn.ConvTranspose2d(2, 1, 2, stride=2))
+    found = equivariance(model, images, SHIFT)
+    assert [row.grid for row in found.rows] == [(12, 12), (24, 24), (24, 24)]
+    assert all(row.error.value < 1e-28 for row in found.rows)
+    assert error(equivariance(model, images, flips(2)), "up") < 1e-28
+
+
 class SetNetwork(nn.Module):
     """φ of every point, then the sum over points, then ρ; or a weight for every point."""
 
