@@ -46,7 +46,7 @@ def test_the_evidence_keeps_permutation_on_the_set_and_breaks_it_on_the_sequence
     first, second = of_set.words[:2]
     assert first.startswith("layer1 keeps permutation")
     assert second.startswith("layer2 keeps permutation")
-    assert of_sequence.words[2].startswith("layer3 keeps part of permutation")
+    assert of_sequence.words[2].startswith("layer3 breaks permutation (equivariance error ")
     strict = run(Settings(epochs=100, width=6, num_data=200), ORDERED, "ORBIT")
     assert strict.metrics["error"] > 0.9
     assert of_sequence.log_evidence > strict.log_evidence
