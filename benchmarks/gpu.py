@@ -18,9 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from papers import runs as provenance
-from papers.ella.recipes import METHODS
-from papers.ella.rows import NETWORKS, TABLES, Row
-from papers.rows import Options
+from papers.ella.recipes import METHODS, recipe
+from papers.ella.rows import NETWORKS, TABLES
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import ExactFisher, MonteCarloFisher, log_det_of
 from symbayes.data.source import DataSource, as_source
@@ -28,9 +27,10 @@ from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
 from symbayes.likelihoods import Categorical
 from symbayes.priors import TensorwisePrior
-from symbayes.training.by_curvature import Map
+from symbayes.training.by_curvature import Laplace, Map
 from symbayes.training.fit import fit
 from symbayes.training.optimiser import PLAIN
+from symbayes.training.trainer import Problem
 
 #: Epochs of a training, and those that are counted: not the first, in which steps are captured and precisions do not move, and
 #: not the last, to which a pass over all data belongs.
@@ -67,14 +67,18 @@ def _random_images(size: int) -> Task:
 
 def _measured(row: str, data: Task, width: int, device: torch.device) -> Iterator[tuple[str, float]]:
     """What takes how long, in seconds."""
-    of_table = {method: _TABLE.recipe(Row("cifar10", row, method, None, 0), Options(epochs=_EPOCHS)) for method in METHODS}
-    recipes = {f"{method} of the table": how for method, how in of_table.items()}
-    for name, how in {"plain MAP": replace(of_table["map"], objective=Map(), optimiser=PLAIN), **recipes}.items():
+    for name in ("plain MAP", *(f"{method} of the table" for method in METHODS)):
         model = NETWORKS[row].build(data, width, 0, equivariant_stride=False).to(device)
+        prior = TensorwisePrior(model)
+        problem = Problem(model, as_source(data.train, device), Categorical().to(device), prior)
+        how = recipe(problem, "cifar10", "evidence" if "evidence" in name else "map", _EPOCHS)
+        if isinstance(how.objective, Laplace):  # epochs alike, of which none is for a search
+            how = replace(how, objective=replace(how.objective, search=None))
+        how = replace(how, objective=Map(), optimiser=PLAIN) if name == "plain MAP" else how
         result = fit(
             model,
             data.train,
-            prior=TensorwisePrior(model, symmetric_start=how.symmetric_start),
+            prior=prior,
             objective=replace(how.objective, final_rule=None),
             optimiser=how.optimiser,
             schedule=how.schedule,

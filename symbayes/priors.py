@@ -54,6 +54,8 @@ class Prior(nn.Module, ABC):
         super().__init__()
         if not 0 < precision < float("inf"):
             raise ValueError(f"precision must be positive and finite, got {precision}.")
+        #: The first value of every δ.
+        self.precision = precision
         tensors = Layout.of(model).tensors
         self.group_of = {name: name if t.kind == "shape" else self.group_name(t) for name, t in tensors.items()}
         self.groups = list(dict.fromkeys(self.group_of.values()))

@@ -12,18 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from papers.ella.published import TABLE1, TABLE2, TABLE3, Printed
 from papers.ella.recipes import METHODS, Recipe, is_photographs, recipe
 from papers.rows import Figures, Options, check_names, whole_numbers
+from symbayes.data.source import as_source
 from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
+from symbayes.likelihoods import Categorical
 from symbayes.models import AllConv, allconv
 from symbayes.priors import TensorwisePrior
 from symbayes.report.runs import write_page
 from symbayes.training.fit import fit
 from symbayes.training.record import write_records
 from symbayes.training.result import Result
+from symbayes.training.trainer import Problem
 
 _log = logging.getLogger("symbayes")
 
@@ -31,6 +35,8 @@ _log = logging.getLogger("symbayes")
 ALL = "all"
 #: Weights of larger networks are not saved: those of FC take half a gigabyte.
 LARGEST_SAVED = 20_000_000
+#: Images of which settings do not depend on how many there are.
+_USUAL = 50_000
 #: Anchors of smooth filters, as shares of nine cells: four of S-CONV alone, seven beside S-FC, by the sizes the paper prints.
 _FOUR, _SEVEN = 0.5, 0.8
 
@@ -142,29 +148,22 @@ class Table:
         task, network = self.tasks.index(found["task"]), self.networks.index(found["network"])
         return task, network, METHODS.index(found["method"]), size, found["seed"]
 
-    def recipe(self, row: Row, options: Options) -> Recipe:
-        """How a row is trained."""
-        usual = recipe(self.name, row.task, row.network, row.method)
-        return replace(
-            usual,
-            schedule=replace(usual.schedule, epochs=options.epochs or usual.schedule.epochs),
-            symmetric_start=usual.symmetric_start and len(NETWORKS[row.network].paths) > 1,
-        )
-
     def settings(self, row: Row, options: Options) -> Figures:
-        """The same, as figures say it."""
-        return settings(self.recipe(row, options), options.width or self.width)
+        """How rows are trained, as figures say it; what the preset makes of it for a network stands under "trained"."""
+        return settings(recipe(any_problem(), row.task, row.method, options.epochs), options.width or self.width)
 
     def run(self, row: Row, whole: Task, options: Options, folder: Path) -> Figures:
         """Train one row and evaluate it on the whole test set; the result is left in the folder."""
-        chosen, network = self.recipe(row, options), NETWORKS[row.network]
-        width = options.width or self.width
+        network, width = NETWORKS[row.network], options.width or self.width
         task = whole if row.size is None else whole.subset(row.size, row.seed)
         model = network.build(task, width, row.seed, equivariant_stride=not is_photographs(row.task)).to(options.device)
+        prior = TensorwisePrior(model)
+        problem = Problem(model, as_source(task.train, torch.device(options.device)), Categorical().to(options.device), prior)
+        chosen = recipe(problem, row.task, row.method, options.epochs)
         result = fit(
             model,
             task.train,
-            prior=TensorwisePrior(model, symmetric_start=chosen.symmetric_start),
+            prior=prior,
             objective=chosen.objective,
             optimiser=chosen.optimiser,
             schedule=chosen.schedule,
@@ -172,7 +171,9 @@ class Table:
             seed=row.seed,
             progress=options.progress,
         )
-        return {**asdict(row), **figures(result, task), **self.settings(row, options), "weights": save(result, folder)}
+        trained = {"trained": settings(chosen, width)["settings"]}
+        asked = self.settings(row, options)
+        return {**asdict(row), **figures(result, task), **asked, **trained, "weights": save(result, folder)}
 
 
 TABLES = {
@@ -189,8 +190,10 @@ def figures(result: Result, task: Task) -> Figures:
     evidence, size = result.evidence, result.num_data
     return {
         "images": size,
-        **result.evaluate(task.test),
+        **result.evaluate(task.test, by="plug-in"),
         "log_evidence": result.log_evidence / size,
+        "standard_error": None if evidence.standard_error is None else evidence.standard_error / size,
+        "slack": None if evidence.slack is None else evidence.slack / size,
         "estimator": evidence.estimator,
         "train_nll": -evidence.log_likelihood / size,
         "loss": result.history[-1].loss,
@@ -200,6 +203,13 @@ def figures(result: Result, task: Task) -> Figures:
         "effective": evidence.effective,
         "seconds": result.history[-1].seconds,
     }
+
+
+def any_problem() -> Problem:
+    """One with nothing special about it."""
+    model = nn.Linear(1, 2)
+    data = torch.zeros(_USUAL, 1), torch.zeros(_USUAL, dtype=torch.long)
+    return Problem(model, as_source(data, torch.device("cpu")), Categorical(), TensorwisePrior(model))
 
 
 def settings(recipe: Recipe, width: int) -> Figures:
@@ -214,7 +224,6 @@ def settings(recipe: Recipe, width: int) -> Figures:
             "objective": repr(recipe.objective),
             "optimiser": repr(recipe.optimiser),
             "augment": recipe.augment,
-            "symmetric_start": recipe.symmetric_start,
         },
     }
 

@@ -1,5 +1,6 @@
 """A model as curvature wants it: evaluating, with outputs and targets that were checked."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -14,6 +15,8 @@ from symbayes.likelihoods import Likelihood
 
 #: Kinds of device on which torch may compute at lower precision than weights have.
 _AUTOCAST = ("cpu", "cuda")
+#: Settings of torch are those of all threads.
+_SETTING = threading.RLock()
 
 
 @contextmanager
@@ -89,3 +92,25 @@ def log_likelihood(
             "of inputs and targets."
         )
     return log_prob.sum()
+
+
+@contextmanager
+def tensor_cores(device: torch.device) -> Iterator[None]:
+    """Products of matrices on a GPU as precise as convolutions are by default, TF32; as they were, where a user has chosen.
+
+    For what has noise of its own far above a mantissa of ten bits: gradients of batches, products with random vectors.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if device.type != "cuda" or not hasattr(matmul, "fp32_precision"):  # which torch has since 2.9
+        yield
+        return
+    with _SETTING:
+        if matmul.fp32_precision != "none" or cudnn.conv.fp32_precision != "tf32":  # type: ignore[attr-defined]
+            yield
+            return
+        matmul.allow_tf32 = True  # the older of two ways to say it, which both understand
+        try:
+            yield
+        finally:
+            matmul.allow_tf32 = False
+            matmul.fp32_precision = "none"

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from symbayes.adapters import NormsByParts
 from symbayes.curvature.blocks import Block, DenseBlock, Factor, cholesky
 from symbayes.curvature.check import Reference, check_functional, reference_of
-from symbayes.curvature.evaluate import evaluating, log_likelihood
+from symbayes.curvature.evaluate import evaluating, log_likelihood, tensor_cores
 from symbayes.curvature.rule import BlockCurvature, Curvature, Precisions, Replay, Rule, Sums, log_det_of, some_batches
 from symbayes.data.source import DataSource
 from symbayes.layout import Layout, call_with, held
@@ -98,6 +98,12 @@ class FullCurvature(Curvature):
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
         return _full_log_det(self.H, self.sizes, precisions)
+
+    def standard_error(self, precisions: Precisions) -> float:
+        return 0.0
+
+    def slack(self, precisions: Precisions) -> float:
+        return 0.0
 
     def surrogates(
         self, precisions: Precisions, share: float = 1.0, generator: Generator | None = None
@@ -368,7 +374,7 @@ def ggn_product(
     tangent = {name: piece.view_as(chosen[name]) for name, piece in pieces}
     total = torch.zeros_like(vector)
     root = likelihood.scales().detach().sqrt()[:, None, None, None]
-    with evaluating(model):
+    with evaluating(model), tensor_cores(vector.device):
         for inputs, _ in data.batches(batch_size):
 
             def outputs_at(tensors: dict[str, Tensor], inputs: Tensor = inputs) -> Tensor:

@@ -16,13 +16,17 @@ Random signs z in the eigenbasis, and k steps of Lanczos, give the log-determina
     log|I + HΔ⁻¹| = log|I + KΔ⁻¹| + tr log M ≈ log|I + KΔ⁻¹| + zᵀ log(M) z
     γ_l = P_l − δ_l tr_l (H + Δ)⁻¹ ≈ P_l − b_lᵀ (M⁻¹ b)_l,   b = S Δ^½ z
 
-The second starts from b rather than from z, so that in sum over all tensors it is a quadratic form, which a short solve gives
+Gauss's rule, which T is, never gives too little for a logarithm; Radau's, with one more node at the left end of the spectrum,
+never too much (Golub and Meurant 1994). So what is left out by stopping after k steps is known for every probe: `slack`.
+
+γ starts from b rather than from z, so that in sum over all tensors it is a quadratic form, which a short solve gives
 with an error of second order, from one side: the sum of γ comes down on the right one as k grows. K need not be subtracted as a
 control variate: signs in its own basis give tr K (K + Δ)⁻¹ without error.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, TypeVar
 
 import torch
@@ -31,7 +35,7 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block
 from symbayes.curvature.ggn import Pairs, Product, Products, products_of
-from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.kfac import Kfac, data_at_once
 from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Precisions, Rule, log_det_of
 from symbayes.data.source import DataSource
 from symbayes.likelihoods import Likelihood
@@ -46,12 +50,12 @@ class Lanczos(Rule):
     Args:
         probes: Random vectors; more make the estimate less noisy.
         steps: Of Lanczos for each probe; more make it less biased.
-        batch_size: Data in a forward pass.
+        batch_size: Data in a forward pass; when None as many as suit the device.
     """
 
     probes: int = 4
     steps: int = 60
-    batch_size: int = 500
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.probes < 1 or self.steps < 1:
@@ -60,7 +64,7 @@ class Lanczos(Rule):
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> "LanczosCurvature":
-        products = products_of(model, data, likelihood, self.batch_size)
+        products = products_of(model, data, likelihood, self.batch_size or data_at_once(model, data))
         return LanczosCurvature(products, products.signs(self.probes, generator), self.steps, str(self))
 
     def __str__(self) -> str:
@@ -104,9 +108,12 @@ class LanczosCurvature(Curvature):
             yield surrogate
 
     def standard_error(self, precisions: Precisions) -> float:
-        """Of the log-determinant, from the spread over probes; nan for a single one."""
         values = self.log_dets(precisions)
-        return float(values.std() / len(values) ** 0.5)
+        return float(values.std() / len(values) ** 0.5) if len(values) > 1 else nan
+
+    def slack(self, precisions: Precisions) -> float:
+        """How much too large the log-determinant may be, at most, for these probes: by what Lanczos left out."""
+        return float(self._keep("both", precisions, self._solve)[2].mean())
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         # γ_l = P_l − δ_l tr_l (H + Δ)⁻¹
@@ -114,7 +121,7 @@ class LanczosCurvature(Curvature):
         return {name: (1 - part).sum().clamp(min=0).to(self.probes) for name, part in self.products.split(held).items()}
 
     def log_dets(self, precisions: Precisions) -> Float[Tensor, " probe"]:
-        """log|I + HΔ⁻¹| as each probe has it."""
+        """log|I + HΔ⁻¹| as each probe has it, never too little."""
         return self._keep("both", precisions, self._solve)[0]
 
     def pairs(self, precisions: Precisions) -> Pairs:
@@ -128,34 +135,63 @@ class LanczosCurvature(Curvature):
         found: Found = self._last[what][1]
         return found
 
-    def _solve(self, precisions: Precisions) -> tuple[Float[Tensor, " probe"], Pairs]:
+    def _solve(self, precisions: Precisions) -> tuple[Float[Tensor, " probe"], Pairs, Float[Tensor, " probe"]]:
         root = self.products.expand(precisions).rsqrt()
-        values, pairs = [], []
+        values, pairs, slacks = [], [], []
         for z in self.probes:
-            Q, T = tridiagonalise(lambda v: root * self.products.product(root * v), z, self.steps)
-            identity = torch.eye(len(T), dtype=T.dtype, device=T.device)
-            values.append(quadrature(T + identity, z))
-            pairs.append((root * solution(Q, T + identity, z) / len(self.probes), root * z))
-        return torch.stack(values), pairs
+            space = tridiagonalise(lambda v: v + root * self.products.product(root * v), z, self.steps)
+            value = space.log_form()
+            values.append(value.to(z))
+            slacks.append(value - space.log_form(lowest=1.0))
+            pairs.append((root * space.solution() / len(self.probes), root * z))
+        return torch.stack(values), pairs, torch.stack(slacks)
 
 
-def quadrature(T: Float[Tensor, "k k"], start: Float[Tensor, " p"]) -> Float[Tensor, ""]:
-    """zᵀ log(M) z by the tridiagonal matrix that Lanczos made of M, started at z."""
-    theta, S = torch.linalg.eigh(T)
-    tiny = torch.finfo(start.dtype).eps
-    return (start.norm() ** 2 * (S[0].square() * theta.clamp(min=tiny).log()).sum()).to(start)
+@dataclass(frozen=True)
+class Krylov:
+    """What k steps of Lanczos know of a positive definite M, from a vector z.
+
+    Args:
+        Q: An orthonormal basis of z, M z, …
+        T: Q M Qᵀ, tridiagonal, in double precision.
+        beta: What the next entry beside the diagonal would be; 0 where the space is whole.
+        start: z.
+    """
+
+    Q: Float[Tensor, "k p"]
+    T: Float[Tensor, "k k"]
+    beta: Float[Tensor, ""]
+    start: Float[Tensor, " p"]
+
+    def log_form(self, lowest: float | None = None) -> Float[Tensor, ""]:
+        """zᵀ log(M) z, never too little; with a number below all eigenvalues of M, never too much."""
+        T = self.T
+        if lowest is not None and self.beta > 0:
+            T = self._with_node(lowest)
+        theta, S = torch.linalg.eigh(T)
+        tiny = torch.finfo(self.start.dtype).eps if lowest is None else lowest
+        return self.start.double().norm() ** 2 * (S[0].square() * theta.clamp(min=tiny).log()).sum()
+
+    def _with_node(self, node: float) -> Float[Tensor, "k1 k1"]:
+        """One more row, so that a number is among the eigenvalues: (T − a) d = β² e_k, and a + d_k on the diagonal."""
+        k = len(self.T)
+        last = torch.zeros(k, dtype=self.T.dtype, device=self.T.device)
+        last[-1] = self.beta**2
+        d = torch.linalg.solve(self.T - node * torch.eye(k, dtype=self.T.dtype, device=self.T.device), last)
+        T = torch.zeros(k + 1, k + 1, dtype=self.T.dtype, device=self.T.device)
+        T[:k, :k], T[k, k] = self.T, node + d[-1]
+        T[k - 1, k] = T[k, k - 1] = self.beta
+        return T
+
+    def solution(self) -> Float[Tensor, " p"]:
+        """M⁻¹ z in the Krylov space: what k steps of conjugate gradients would give."""
+        theta, S = torch.linalg.eigh(self.T)
+        tiny = torch.finfo(self.start.dtype).eps
+        return self.start.norm() * self.Q.T @ (S @ (S[0] / theta.clamp(min=tiny))).to(self.Q)
 
 
-def solution(Q: Float[Tensor, "k p"], T: Float[Tensor, "k k"], start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-    """M⁻¹ z in the Krylov space: what k steps of conjugate gradients would give."""
-    theta, S = torch.linalg.eigh(T)
-    return start.norm() * Q.T @ (S @ (S[0] / theta.clamp(min=torch.finfo(start.dtype).eps))).to(Q)
-
-
-def tridiagonalise(
-    product: Product, start: Float[Tensor, " p"], steps: int
-) -> tuple[Float[Tensor, "k p"], Float[Tensor, "k k"]]:
-    """Lanczos with full reorthogonalisation: an orthonormal basis Q of the Krylov space, and T = Q B Qᵀ in double precision."""
+def tridiagonalise(product: Product, start: Float[Tensor, " p"], steps: int) -> Krylov:
+    """Lanczos with full reorthogonalisation."""
     steps = min(steps, len(start))
     Q = [start / start.norm()]
     alphas: list[Tensor] = []
@@ -166,16 +202,19 @@ def tridiagonalise(
         basis = torch.stack(Q)
         for _ in range(2):
             w = w - basis.T @ (basis @ w)
-        beta = w.norm()
-        if step + 1 == steps or beta < 1e-6 * max(1.0, float(alphas[0].abs())):
+        beta = w.norm().double()
+        if beta < 1e-6 * max(1.0, float(alphas[0].abs())):
+            beta = torch.zeros_like(beta)  # what is left is rounding: the space is whole
             break
-        betas.append(beta.double())
-        Q.append(w / beta)
+        if step + 1 == steps:
+            break
+        betas.append(beta)
+        Q.append(w / beta.to(w))
     T = torch.diag(torch.stack(alphas))
     if betas:
         off = torch.stack(betas[: len(alphas) - 1])
         T = T + torch.diag(off, 1) + torch.diag(off, -1)
-    return torch.stack(Q), T
+    return Krylov(torch.stack(Q), T, beta, start)
 
 
 #: The estimate of a tensor with this many effective parameters has half the weight: probes tell γ_l up to about √(2 γ_l).
@@ -190,13 +229,13 @@ class Preconditioned(Rule):
         base: The other rule: `Kfac`, `Ekfac`, `Diagonal` or `Ggn(joint=False)`.
         steps: Products for each probe, once for γ and once for the log-determinant; more make it less biased.
         probes: Random vectors; more make the estimate less noisy.
-        batch_size: Data in a forward pass of a product.
+        batch_size: Data in a forward pass of a product; when None as many as suit the device.
     """
 
     base: Rule = field(default_factory=lambda: Kfac(MonteCarloFisher()))
     steps: int = 20
     probes: int = 1
-    batch_size: int = 500
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.probes < 1 or self.steps < 1:
@@ -211,8 +250,9 @@ class Preconditioned(Rule):
             raise ValueError(
                 f"The base of Preconditioned must give blocks, got {self.base}. Use Kfac, Ekfac, Diagonal or Ggn(joint=False)."
             )
-        products = products_of(model, data, likelihood, self.batch_size)
-        return PreconditionedCurvature(products, products.signs(self.probes, generator), self.steps, str(self), base.blocks)
+        products = products_of(model, data, likelihood, self.batch_size or data_at_once(model, data))
+        probes = products.signs(self.probes, generator)
+        return PreconditionedCurvature(products, probes, self.steps, str(self), base.blocks, base.estimator)
 
     def __str__(self) -> str:
         many = f"{self.probes} probe{'s' if self.probes > 1 else ''}, {self.steps} steps"
@@ -229,9 +269,12 @@ class PreconditionedCurvature(LanczosCurvature):
         steps: int,
         estimator: str,
         blocks: Mapping[str, Block],
+        base: str,
     ) -> None:
         super().__init__(products, probes, steps, estimator)
         self.blocks = {name: blocks[name] for name in products.sizes}
+        #: How the blocks were estimated, in words.
+        self.base = base
         self.eigenvalues = torch.cat([block.eigenvalues for block in self.blocks.values()])
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
@@ -247,15 +290,33 @@ class PreconditionedCurvature(LanczosCurvature):
         return {name: of * (found[name] + few * ratio) / (of + few) for name, of in blocks.items()}
 
     def log_dets(self, precisions: Precisions) -> Float[Tensor, " probe"]:
-        return self._keep("log_dets", precisions, self._log_dets)
+        return self._keep("log_dets", precisions, self._log_dets)[0]
+
+    def slack(self, precisions: Precisions) -> float:
+        return float(self._keep("log_dets", precisions, self._log_dets)[1].mean())
+
+    def solve(self, vector: Float[Tensor, " p"], precisions: Precisions) -> Float[Tensor, " p"]:
+        """(H + Δ)⁻¹ v, by as many steps as a probe takes."""
+        product, S = self._scale(precisions)
+        space = tridiagonalise(product, S * self._rotate(vector), self.steps)
+        return self._rotate(S * space.solution(), back=True)
 
     def pairs(self, precisions: Precisions) -> Pairs:
         return self._keep("pairs", precisions, self._pairs)
 
-    def _log_dets(self, precisions: Precisions) -> Float[Tensor, " probe"]:
-        product, _ = self._scale(precisions)
+    def _log_dets(self, precisions: Precisions) -> tuple[Float[Tensor, " probe"], Float[Tensor, " probe"]]:
+        """As each probe has it, and how much too large that may be."""
+        product, S = self._scale(precisions)
         beside = log_det_of(self.blocks, {name: precision.detach() for name, precision in precisions.items()})
-        return torch.stack([beside + quadrature(tridiagonalise(product, z, self.steps)[1], z) for z in self.probes])
+        # M is at least S Δ S: H has no negative eigenvalue.
+        lowest = float((S.square() * self.products.expand(precisions)).min())
+        values, slacks = [], []
+        for z in self.probes:
+            space = tridiagonalise(product, z, self.steps)
+            value = space.log_form()
+            values.append(beside + value.to(beside))
+            slacks.append(value - space.log_form(lowest))
+        return torch.stack(values), torch.stack(slacks)
 
     def _pairs(self, precisions: Precisions) -> Pairs:
         product, S = self._scale(precisions)
@@ -263,7 +324,7 @@ class PreconditionedCurvature(LanczosCurvature):
         pairs = []
         for z in self.probes:
             b = S * root * z
-            x = S * solution(*tridiagonalise(product, b, self.steps), b) / len(self.probes)
+            x = S * tridiagonalise(product, b, self.steps).solution() / len(self.probes)
             pairs.append((self._rotate(x, back=True), self._rotate(z / root, back=True)))
         return pairs
 

@@ -12,7 +12,7 @@ all batches it is exact; with some of them, drawn at random and scaled up, it is
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, nan
 
 import torch
 from jaxtyping import Float
@@ -113,6 +113,14 @@ class Curvature(ABC):
     @abstractmethod
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         """γ by tensor: how many of its parameters the data determine."""
+
+    def standard_error(self, precisions: Precisions) -> float:
+        """Of the log-determinant, from what was drawn to estimate it; nan where that is not known."""
+        return nan
+
+    def slack(self, precisions: Precisions) -> float:
+        """How much too large the log-determinant may be, at most; nan where that is not known."""
+        return nan
 
     @abstractmethod
     def surrogates(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log, pi
+from math import log, nan, pi
 
 import torch
 from jaxtyping import Float
@@ -32,6 +32,10 @@ class Evidence:
     num_data: int
     #: How the volume was estimated, in words; part of the answer.
     estimator: str
+    #: Of the total, from what was drawn to estimate it; nan where that is not known.
+    standard_error: float = nan
+    #: How much higher the total may be, because the estimate stopped early; nan where that is not known.
+    slack: float = nan
 
     @property
     def effective_by_path(self) -> dict[tuple[str, str], Float[Tensor, ""]]:
@@ -109,6 +113,8 @@ def evidence_at(curvature: Curvature, model: nn.Module, prior: Prior, num_data: 
         {name: (tensor.layer, tensor.path) for name, tensor in Layout.of(model).tensors.items()},
         num_data,
         curvature.estimator,
+        curvature.standard_error(precisions) / 2,
+        curvature.slack(precisions) / 2,
     )
 
 

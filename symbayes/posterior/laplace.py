@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock, EigenBlock, Factor, KroneckerBlock
 from symbayes.curvature.ggn import FullCurvature
+from symbayes.curvature.lanczos import PreconditionedCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature
 from symbayes.errors import NoPosteriorError, NotFiniteError
 from symbayes.layout import weights
@@ -21,12 +22,12 @@ def laplace_posterior(curvature: Curvature, model: nn.Module, prior: Prior) -> P
     """The normal distribution around the weights that the model has now, with precision H + Δ.
 
     Args:
-        curvature: H at these weights, by `Kfac`, `Ekfac`, `Diagonal` or `Ggn`.
+        curvature: H at these weights, by `Kfac`, `Ekfac`, `Diagonal`, `Ggn`, or `Preconditioned` (its blocks).
         model: Whose weights they are.
         prior: With the precisions Δ.
 
     Raises:
-        NoPosteriorError: If the rule of the curvature keeps no matrix: `Lanczos`, `Preconditioned`, `TangentKernel`, `Subsets`.
+        NoPosteriorError: If the rule of the curvature keeps no matrix: `Lanczos`, `TangentKernel`, `Subsets`.
         NotFiniteError: If H has entries that are no numbers.
         ValueError: If prior or curvature are of another model.
     """
@@ -39,7 +40,7 @@ def laplace_posterior(curvature: Curvature, model: nn.Module, prior: Prior) -> P
 def posterior_at(curvature: Curvature, mean: Weights, precisions: Mapping[str, Tensor]) -> Posterior:
     """The same for weights W* and precisions δ by tensor, as they were when the curvature was found."""
     precisions = {name: precision.double() for name, precision in precisions.items()}
-    if isinstance(curvature, BlockCurvature):
+    if isinstance(curvature, BlockCurvature | PreconditionedCurvature):
         _check(mean, curvature.blocks)
         parts = [({name: mean[name]}, _spread(curvature.blocks[name], precisions[name], name)) for name in mean]
     elif isinstance(curvature, FullCurvature):
@@ -57,7 +58,8 @@ def posterior_at(curvature: Curvature, mean: Weights, precisions: Mapping[str, T
         like = next(iter(members.values()))
         cast = type(spread)(**{name: value.to(like) for name, value in vars(spread).items()})
         found.append((Members({name: tuple(value.shape) for name, value in members.items()}), cast))
-    return Posterior(mean, tuple(found), f"Laplace with {curvature.estimator}", predicts="linearised")
+    by = curvature.base if isinstance(curvature, PreconditionedCurvature) else curvature.estimator
+    return Posterior(mean, tuple(found), f"Laplace with {by}", predicts="linearised")
 
 
 def _check(mean: Mapping[str, Tensor], known: Mapping[str, object]) -> None:

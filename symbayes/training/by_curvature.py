@@ -4,7 +4,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 
 from symbayes.curvature.blocks import decompose, negligible
 from symbayes.curvature.check import check_outputs
+from symbayes.curvature.evaluate import tensor_cores
 from symbayes.curvature.kfac import Kfac, RunningCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Rule
 from symbayes.data.source import Batch
@@ -25,9 +26,13 @@ from symbayes.posterior.posterior import Posterior
 from symbayes.training.hyper import HyperAdam, refuse_still, update_extents, update_noise, update_precisions
 from symbayes.training.optimiser import LARGEST, PLAIN, Descent, Optimiser, rotation
 from symbayes.training.record import EvidenceRecord, Record
-from symbayes.training.steps import Callback, Steps, steps_for, tensor_cores
+from symbayes.training.scale import ScaleSearch, Search, scaled_groups
+from symbayes.training.start import begin_symmetric
+from symbayes.training.steps import Callback, Steps, steps_for
 from symbayes.training.trainer import Objective, Part, Problem, Schedule, State, Trainer
 
+#: Data by which paths are scaled before training.
+_SOME = 64
 #: In front of names of generators, where it is kept where they were.
 BEFORE = "before."
 
@@ -110,6 +115,9 @@ class Laplace(ByCurvature):
         extent_rate: Learning rate of extents and other hyperparameters, for Adam; it falls to zero along a cosine.
         extent_steps: Steps of Adam for one estimate of the curvature, each on other data.
         extent_share: Share of the data, drawn at random, that all those steps together use.
+        symmetric_start: Whether training begins with every layer as symmetric as its paths allow, whatever weights and
+            precisions there are (`begin_symmetric`).
+        search: How the common scale of precisions is searched in the last epochs, by the full GGN; not at all when None.
         keep_best: Whether the weights and precisions of highest evidence are restored at the end, rather than those of the
             last epoch. Weights that are still moving are at no mode, and their evidence is not to be trusted; so not usually.
     """
@@ -122,6 +130,8 @@ class Laplace(ByCurvature):
     extent_rate: float = 0.2
     extent_steps: int = 1
     extent_share: float = 0.25
+    symmetric_start: bool = False
+    search: ScaleSearch | None = None
     keep_best: bool = False
 
     def __post_init__(self) -> None:
@@ -224,6 +234,8 @@ class CurvatureState(State):
     running: RunningCurvature | None = None
     #: Where the best state is kept, rather than the last.
     best: Best | None = None
+    #: Of the scale of precisions, where there is one.
+    search: Search | None = None
     #: Made with the rest, whose steps they take.
     steps: Steps = field(init=False)
     #: Where generators were before the last pass for curvature, and what it gave, which is not saved but found again.
@@ -234,7 +246,7 @@ class CurvatureState(State):
 
     def parts(self) -> dict[str, Part]:
         found: dict[str, Part] = {**super().parts(), "descent": self.descent, "hyper": self.hyper, "steps": self.steps}
-        optional: dict[str, Part | None] = {"running": self.running, "best": self.best}
+        optional: dict[str, Part | None] = {"running": self.running, "best": self.best, "search": self.search}
         return found | {name: part for name, part in optional.items() if part is not None}
 
     def generators(self) -> dict[str, Generator]:
@@ -258,6 +270,8 @@ class CurvatureTrainer(Trainer[CurvatureState]):
     def __init__(self, objective: ByCurvature, problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
         super().__init__(objective, problem, schedule, optimiser)
         self.objective, self.rule, self.final_rule = objective, objective.rule, objective.final_rule
+        #: Epochs before the scale of precisions is searched: all, where it is not.
+        self.main = schedule.epochs
         if optimiser.running and not isinstance(objective.rule, Kfac):
             raise ValueError(f"Running factors are by Kfac; got {objective.rule}. Use Optimiser(running=0, eigenbasis=0).")
         if optimiser.running and (learned := hyperparameters(problem.model)):
@@ -292,9 +306,9 @@ class CurvatureTrainer(Trainer[CurvatureState]):
     def epoch(self, state: CurvatureState) -> Record:
         started = time.perf_counter()
         epoch, epochs = state.epoch + 1, self.schedule.epochs
-        state.rate_share, state.curvature = self.schedule.rate_share(epoch), None
+        state.rate_share, state.curvature = self.rate_share(epoch), None
         loss = self.move_weights(state)
-        last, moves = epoch == epochs, self.moves_at(epoch)
+        last, moves = self.ends(state), self.moves_at(epoch)
         rotates = self.optimiser.eigenbasis > 0 and epoch % self.optimiser.eigenbasis == 0 and not last
         evidence: EvidenceRecord | None = None
         extents: dict[str, float] | None = None
@@ -308,6 +322,14 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         state.seconds += time.perf_counter() - started
         shown = extents if extents is not None else all_extents(self.problem.model)
         return Record(epoch, epochs, state.seconds, self.schedule.learning_rate * state.rate_share, loss, shown, evidence)
+
+    def rate_share(self, epoch: int) -> float:
+        """The share of every learning rate in an epoch, counted from 1."""
+        return self.schedule.rate_share(epoch)
+
+    def ends(self, state: CurvatureState) -> bool:
+        """Whether the epoch is the last, now that its steps are done."""
+        return state.epoch + 1 == self.schedule.epochs
 
     def _settle(
         self, state: CurvatureState, curvature: Curvature, *, moves: bool, last: bool
@@ -355,7 +377,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
 
     def moves_at(self, epoch: int) -> bool:
         """Whether a hyper-step follows an epoch, counted from 1."""
-        return self.objective.moves_at(epoch, self.schedule.epochs)
+        return epoch <= self.main and self.objective.moves_at(epoch, self.main)
 
     def hyper_step(self, state: CurvatureState, curvature: Curvature) -> Curvature:
         """Move precisions and noise under this curvature; the curvature then."""
@@ -467,6 +489,14 @@ class LaplaceTrainer(CurvatureTrainer):
     def __init__(self, objective: Laplace, problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
         super().__init__(objective, problem, schedule, optimiser)
         problem.likelihood.check_noise()
+        search = objective.search
+        #: Epochs of a try.
+        self.of_try = 0
+        if search is not None and scaled_groups(problem.prior, problem).any():
+            self.of_try = search.epochs_of_try(schedule.epochs)
+            self.main -= search.tries * self.of_try
+        if objective.keep_best and self.of_try:
+            raise ValueError("keep_best keeps a state of hyper-steps, and a search goes on from the last; use one of them.")
         if objective.keep_best and optimiser.running:
             raise ValueError(
                 "keep_best compares evidences from passes over all the data; those of running factors are of weights that "
@@ -475,9 +505,38 @@ class LaplaceTrainer(CurvatureTrainer):
 
     def init(self, generator: Generator) -> CurvatureState:
         refuse_still(self.problem.model)
+        if self.objective.symmetric_start:
+            begin_symmetric(self.problem.model, self.problem.prior, self.problem.examples(_SOME), generator)
         state = super().init(generator)
         state.best = Best(self.problem) if self.objective.keep_best else None
+        if self.objective.search is not None and self.of_try:
+            state.search = Search(self.objective.search, self.problem)
         return state
+
+    def is_done(self, state: CurvatureState) -> bool:
+        return super().is_done(state) or (state.search is not None and state.search.is_done)
+
+    def rate_share(self, epoch: int) -> float:
+        if epoch <= self.main or self.objective.search is None:
+            return replace(self.schedule, epochs=self.main).rate_share(epoch)
+        return self.objective.search.rate_share((epoch - self.main - 1) % self.of_try + 1, self.of_try)
+
+    def ends(self, state: CurvatureState) -> bool:
+        search, settings = state.search, self.objective.search
+        done = state.epoch + 1 - self.main
+        if search is None or settings is None:
+            return super().ends(state)
+        if done < 0 or done % self.of_try:
+            return False
+        curvature = self.curvature(state)
+        if not isinstance(curvature, BlockCurvature):
+            search.is_done = True
+        elif done == 0:
+            seed = int(torch.randint(2**62, (), generator=state.generator))
+            search.begin(settings.evidence(self.problem, curvature.blocks, seed), seed)
+        else:
+            search.judge(settings.evidence(self.problem, curvature.blocks, search.seed))
+        return search.is_done
 
     def hyper_step(self, state: CurvatureState, curvature: Curvature) -> Curvature:
         problem, settings = self.problem, self.objective

@@ -10,16 +10,18 @@ from torch import Generator, nn
 from symbayes.curvature.check import trusted
 from symbayes.curvature.evaluate import autocast_precision, without_autocast
 from symbayes.curvature.kfac import Kfac
-from symbayes.data.source import Data, as_source
+from symbayes.curvature.lanczos import Preconditioned
+from symbayes.data.source import Data, TensorSource, as_source
 from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
-from symbayes.layout import weights
+from symbayes.layout import Layout, hyperparameters, weights
 from symbayes.likelihoods import Categorical, Likelihood
 from symbayes.priors import Prior, TensorwisePrior
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.optimiser import LARGEST, Optimiser
 from symbayes.training.record import Record
 from symbayes.training.result import Result
+from symbayes.training.scale import ScaleSearch
 from symbayes.training.trainer import Objective, Problem, S, Schedule, Trainer, records
 
 #: Where data are few, an epoch has at least this many steps, of at least so many data.
@@ -28,6 +30,11 @@ _STEPS, _FEWEST = 16, 16
 EXAMPLES = 64
 #: The learning rate where matrices have more features on both sides than this: far too many for an eigenbasis.
 _WIDE, _RATE_OF_WIDE = 2 * LARGEST, 2e-3
+#: The full GGN is for models of up to so many weights, by up to so many products for each random vector.
+_MOST_WEIGHTS, _PRODUCTS = 20_000_000, 40
+#: Where features of factors, cubed, are more than this in sum, factors are decomposed after every so many epochs, or more often
+#: where that would be fewer times than are enough.
+_CUBES, _SELDOM, _ENOUGH = 10_000_000_000, 4, 15
 
 
 @dataclass(frozen=True)
@@ -45,15 +52,22 @@ class Preset:
     schedule: Schedule
 
 
-def preset(problem: Problem, objective: Objective | None = None) -> Preset:
+def preset(problem: Problem, objective: Objective | None = None, epochs: int | None = None) -> Preset:
     """How `fit` trains where nothing else is asked for, which is how ELLA's tables are made.
 
-    The evidence by hyper-steps after every epoch, with running factors, which also give Adam its eigenbasis; at the end with
-    the exact Fisher. Steps are of fewer data than 250 where data are few, so that there are enough of them.
+    Every layer begins as symmetric as its paths allow. The ratios of precisions follow from hyper-steps after every epoch, with
+    running factors, which also give Adam its eigenbasis; their common scale from a search by the full GGN in the last three
+    tenths of the epochs; the evidence of the result is by the full GGN, with as many products as there are epochs, up to 40.
+    Nothing of that depends on the task, or on which answer is hoped for. Steps are of fewer data than 250 where data are few,
+    so that there are enough of them. Where factors take long to decompose, hyper-steps and eigenbases are found less often.
+
+    By KFAC alone are models of more than 20 million weights, models with hyperparameters of their own, and data of a DataLoader
+    or Dataset, which products would read many times.
 
     Args:
         problem: What is learned.
         objective: What is maximised, if not that.
+        epochs: Passes over the data; 100 when None.
 
     Raises:
         TypeError: If that is no objective.
@@ -67,8 +81,28 @@ def preset(problem: Problem, objective: Objective | None = None) -> Preset:
     wide = any(weight.ndim == 2 and min(weight.shape) > _WIDE for weight in named)
     usual = Schedule(learning_rate=_RATE_OF_WIDE) if wide else Schedule()
     batch_size = max(_FEWEST, min(usual.batch_size, problem.data.size // _STEPS))
-    chosen = objective if objective is not None else Laplace(final_rule=Kfac())
-    return Preset(chosen, chosen.usual_optimiser(problem), replace(usual, batch_size=batch_size))
+    schedule = replace(usual, batch_size=batch_size, epochs=usual.epochs if epochs is None else epochs)
+    every = _interval(problem, schedule.epochs)
+    chosen = objective if objective is not None else _by_evidence(problem, schedule.epochs, every)
+    optimiser = chosen.usual_optimiser(problem)
+    if optimiser.eigenbasis:
+        optimiser = replace(optimiser, eigenbasis=max(optimiser.eigenbasis, every))
+    return Preset(chosen, optimiser, schedule)
+
+
+def _by_evidence(problem: Problem, epochs: int, every: int) -> Laplace:
+    size = sum(weight.numel() for weight in weights(problem.model).values())
+    if size > _MOST_WEIGHTS or hyperparameters(problem.model) or not isinstance(problem.data, TensorSource):
+        return Laplace(final_rule=Kfac(), hyper_every=every, symmetric_start=True)
+    final = Preconditioned(Kfac(), steps=min(_PRODUCTS, epochs), probes=2)
+    return Laplace(final_rule=final, hyper_every=every, symmetric_start=True, search=ScaleSearch())
+
+
+def _interval(problem: Problem, epochs: int) -> int:
+    """Epochs from one decomposition of all factors to the next: several where these take longer than a step or two."""
+    shapes = [site.matrix for site in Layout.of(problem.model).sites.values() if site.matrix is not None]
+    cubes = sum(blocks * d_out**3 + d_in**3 for blocks, d_out, d_in in shapes)
+    return max(1, min(_SELDOM, epochs // _ENOUGH)) if cubes > _CUBES else 1
 
 
 def fit(
@@ -120,8 +154,8 @@ def fit(
     likelihood = (likelihood if likelihood is not None else Categorical()).to(device)
     prior = (prior if prior is not None else TensorwisePrior(model)).to(device)
     problem = Problem(model, as_source(data, device, augment), likelihood, prior, autocast_precision(device))
-    usual = preset(problem, objective)
-    chosen = schedule or (usual.schedule if epochs is None else replace(usual.schedule, epochs=epochs))
+    usual = preset(problem, objective, epochs if schedule is None else schedule.epochs)
+    chosen = schedule or usual.schedule
     trainer = usual.objective.trainer(problem, chosen, optimiser or usual.optimiser)
     before = trainer.check()
     generator = torch.Generator().manual_seed(seed)

@@ -34,6 +34,10 @@ class EvidenceRecord:
     effective: dict[str, float]
     #: σ of a likelihood that has one; empty for others.
     noise: list[float]
+    #: Of the total, from what was drawn to estimate it; and how much higher it may be, because the estimate stopped early. None
+    #: where that is not known.
+    standard_error: float | None = None
+    slack: float | None = None
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ from symbayes.data.source import Batch, DataSource, TensorSource
 _log = logging.getLogger("symbayes")
 
 _CAPTURING = threading.Lock()
-#: Settings of torch are those of all threads.
-_SETTING = threading.RLock()
 
 #: What a step does with a batch: it moves the weights, and gives the loss summed over data.
 Step = Callable[[Batch], Tensor]
@@ -244,25 +242,3 @@ def steps_for(
     if isinstance(data, TensorSource) and data.inputs.device.type == "cuda" and data.size >= 4 * batch_size:
         return CapturedSteps(data, batch_size, step, callback, settled, generators)
     return Steps(data, batch_size, step, callback)
-
-
-@contextmanager
-def tensor_cores(device: torch.device) -> Iterator[None]:
-    """Products of matrices on a GPU as precise as convolutions are by default, TF32; as they were, where a user has chosen.
-
-    For gradients alone, whose noise is far above a mantissa of ten bits.
-    """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    if device.type != "cuda" or not hasattr(matmul, "fp32_precision"):  # which torch has since 2.9
-        yield
-        return
-    with _SETTING:
-        if matmul.fp32_precision != "none" or cudnn.conv.fp32_precision != "tf32":  # type: ignore[attr-defined]
-            yield
-            return
-        matmul.allow_tf32 = True  # the older of two ways to say it, which both understand
-        try:
-            yield
-        finally:
-            matmul.allow_tf32 = False
-            matmul.fp32_precision = "none"

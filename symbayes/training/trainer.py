@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from math import cos, pi
+from math import cos, isnan, pi
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -69,6 +69,7 @@ class Problem:
             {name: float(value) for name, value in self.prior.precisions().items()},
             {name: float(value) for name, value in evidence.effective.items()},
             self.likelihood.noise().tolist(),
+            *(None if isnan(value) else value for value in (evidence.standard_error, evidence.slack)),
         )
 
     def check(self, batch_size: int, *, curvature: bool = True) -> float:
@@ -280,6 +281,10 @@ class Trainer(ABC, Generic[S]):
     def epoch(self, state: S) -> Record:
         """Move the state by one epoch, and say what happened; the last one gives the evidence of the result."""
 
+    def is_done(self, state: S) -> bool:
+        """Whether there is no epoch left."""
+        return state.epoch >= self.schedule.epochs
+
     @abstractmethod
     def finish(self, state: S) -> Callable[[], Posterior]:
         """After the last epoch: what gives the posterior, of the weights as they are now."""
@@ -377,7 +382,7 @@ def train(
 
 
 def records(trainer: Trainer[S], state: S) -> Training:
-    """From where a state is to the end of the schedule."""
-    while state.epoch < trainer.schedule.epochs:
+    """From where a state is to the end of training, which is that of the schedule at the latest."""
+    while not trainer.is_done(state):
         yield trainer.epoch(state)
     return trainer.finish(state)

@@ -83,14 +83,16 @@ def test_products_follow_the_noise_of_each_output(problem, generator):
 def test_lanczos_recovers_the_spectrum_of_a_small_matrix(generator):
     root = torch.randn(12, 12, generator=generator, dtype=torch.float64)
     matrix = root @ root.T
-    Q, T = tridiagonalise(lambda v: matrix @ v, torch.randn(12, generator=generator, dtype=torch.float64), 12)
+    space = tridiagonalise(lambda v: matrix @ v, torch.randn(12, generator=generator, dtype=torch.float64), 12)
+    Q, T = space.Q, space.T
     assert_close(torch.linalg.eigvalsh(T), torch.linalg.eigvalsh(matrix), rtol=1e-6, atol=1e-8)
     assert_close(Q @ Q.T, torch.eye(12, dtype=torch.float64), rtol=0, atol=1e-8)
 
 
 def test_lanczos_stops_where_the_krylov_space_ends():
     matrix = torch.diag(torch.tensor([1.0, 1.0, 2.0, 2.0], dtype=torch.float64))
-    Q, T = tridiagonalise(lambda v: matrix @ v, torch.ones(4, dtype=torch.float64), 4)
+    space = tridiagonalise(lambda v: matrix @ v, torch.ones(4, dtype=torch.float64), 4)
+    Q, T = space.Q, space.T
     assert Q.shape == (2, 4)
     assert_close(torch.linalg.eigvalsh(T), torch.tensor([1.0, 2.0], dtype=torch.float64))
 

@@ -1,0 +1,184 @@
+"""The common scale of precisions, searched by the full GGN with the weights following.
+
+The evidence of precisions δ is that at the mode which they have, E(δ) = log p(D, θ*(δ)) − ½ log|H(θ*(δ)) + Δ| + …, so
+
+    dE / d log δ = ½ (γ − δ‖θ‖²) − ½ ∂ log|H + Δ| / ∂θ · dθ* / d log δ.
+
+MacKay's δ = γ / ‖θ‖² is where the first term vanishes. It leaves out the second, and γ by KFAC is too large, since KFAC drops
+the correlations between layers. Neither error is small: a network that comes to fit its data saturates as δ falls, and its
+curvature with it: precisions several times smaller may have more evidence, by half a nat per datum, and generalise better.
+
+Hyper-steps find the ratios of precisions, in the first part of the epochs. In the rest the scale that they have in common is
+tried out: precisions are multiplied by a factor, the weights go to their new mode, and the evidence of the full GGN says
+whether that is kept. It is compared under the same random vector and the same data, so that common errors cancel. Paths that
+break a symmetry which another path of their layer keeps are left out: the data have to ask for them at the full price.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import cos, inf, log, pi
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from symbayes.curvature.blocks import Block
+from symbayes.curvature.ggn import products_of
+from symbayes.curvature.kfac import data_at_once
+from symbayes.curvature.lanczos import PreconditionedCurvature
+from symbayes.data.source import DataSource, TensorSource
+from symbayes.errors import NotFiniteError
+from symbayes.layout import Layout, weights
+from symbayes.priors import LOG_PRECISION_RANGE, Prior
+from symbayes.training.trainer import Problem
+
+
+@dataclass(frozen=True)
+class ScaleSearch:
+    """How the common scale of precisions is searched.
+
+    Args:
+        tries: Scales that are tried, at most.
+        share: Of the epochs, for each of them; they are the last ones.
+        factor: From one scale to the next: first to smaller precisions, and if that is no gain, to larger ones.
+        rate: Share of the learning rate that a try begins with; it falls to zero along a cosine.
+        steps: Products of Lanczos for the evidence of a try.
+        data: Of which that is found, at most; drawn once, at random.
+    """
+
+    tries: int = 3
+    share: float = 0.1
+    factor: float = 3.0
+    rate: float = 0.5
+    steps: int = 20
+    data: int = 20_000
+
+    def __post_init__(self) -> None:
+        if self.tries < 1 or self.steps < 1 or self.data < 1:
+            raise ValueError(f"tries, steps and data must be at least 1; got {self.tries}, {self.steps} and {self.data}.")
+        if not (self.share > 0 and self.tries * self.share < 1) or not self.factor > 1 or not 0 < self.rate <= 1:
+            raise ValueError(
+                "share must be above 0 and leave epochs before all tries, factor above 1, and rate above 0 and at most 1; got "
+                f"{self.share} for {self.tries} tries, {self.factor} and {self.rate}."
+            )
+
+    def epochs_of_try(self, epochs: int) -> int:
+        """Epochs of a try, in a training of so many; 0 where there are too few to search."""
+        return int(self.share * epochs)
+
+    def rate_share(self, epoch: int, epochs: int) -> float:
+        """The share of the learning rate in an epoch of a try, counted from 1."""
+        return self.rate * (1 + cos(pi * (epoch - 1) / epochs)) / 2
+
+    @torch.no_grad()
+    def evidence(self, problem: Problem, blocks: Mapping[str, Block], seed: int) -> float:
+        """log p(D) by the full GGN, as the model and the prior are now, up to a constant.
+
+        Args:
+            problem: Whose evidence it is.
+            blocks: The curvature by another rule, near which that of the full GGN is sought.
+            seed: For data and the random vector: the same for all that are compared.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        data, scale = _some(problem.data, self.data, generator)
+        precisions = {name: value.detach() for name, value in problem.prior.precisions().items()}
+        named = weights(problem.model)
+        try:
+            products = products_of(problem.model, data, problem.likelihood, data_at_once(problem.model, data))
+        except NotFiniteError:
+            return -inf
+        of_all = replace(products, product=lambda vector: scale * products.product(vector))
+        curvature = PreconditionedCurvature(of_all, products.signs(1, generator), self.steps, "full GGN", blocks, "blocks")
+        squares = sum(float(precisions[name] * weight.double().square().sum()) for name, weight in named.items())
+        found = scale * float(products.log_likelihood) - squares / 2 - float(curvature.log_det(precisions)) / 2
+        return found if found == found else -inf
+
+
+class Search:
+    """A search under way: what is kept, and what is tried.
+
+    Args:
+        settings: Of the search.
+        problem: Whose precisions are scaled, in place.
+    """
+
+    def __init__(self, settings: ScaleSearch, problem: Problem) -> None:
+        self.settings, self.problem = settings, problem
+        #: Evidence and scale of what is kept, and the seed by which evidences are compared.
+        self.evidence, self.scale, self.seed = -inf, 1.0, 0
+        #: Tries that are done, of which there was a gain, and whether they go to larger precisions.
+        self.tried, self.gained, self.upwards, self.is_done = 0, 0, False, False
+        self.kept: dict[str, Tensor] = {}
+
+    def begin(self, evidence: float, seed: int) -> None:
+        """Keep what hyper-steps have found, and scale its precisions for the first try."""
+        self.evidence, self.seed = evidence, seed
+        self._keep()
+        self._scale()
+
+    def judge(self, evidence: float) -> None:
+        """Keep what was tried, if it is better; then try the next, or come back to what was kept."""
+        self.tried += 1
+        if evidence > self.evidence:
+            self.evidence, self.scale, self.gained = evidence, self.scale * self._factor, self.gained + 1
+            self._keep()
+        else:
+            self._restore()
+            self.is_done, self.upwards = self.upwards or self.gained > 0, True
+        self.is_done = self.is_done or self.tried == self.settings.tries
+        if not self.is_done:
+            self._scale()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as tensors and plain numbers."""
+        plain = {name: getattr(self, name) for name in self._PLAIN}
+        return {**plain, **{f"kept.{name}": value for name, value in self.kept.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Become what `state_dict` gave."""
+        for name in self._PLAIN:
+            setattr(self, name, type(getattr(self, name))(state[name]))
+        device = next(self.problem.model.parameters()).device
+        self.kept = {name.removeprefix("kept."): v.to(device) for name, v in state.items() if name.startswith("kept.")}
+
+    _PLAIN = ("evidence", "scale", "seed", "tried", "gained", "upwards", "is_done")
+
+    @property
+    def _factor(self) -> float:
+        return self.settings.factor if self.upwards else 1 / self.settings.factor
+
+    @torch.no_grad()
+    def _scale(self) -> None:
+        prior = self.problem.prior
+        prior.log_precision.add_(log(self._factor) * scaled_groups(prior, self.problem)).clamp_(*LOG_PRECISION_RANGE)
+
+    def _parts(self) -> dict[str, torch.nn.Module]:
+        return {"model": self.problem.model, "prior": self.problem.prior}
+
+    def _keep(self) -> None:
+        self.kept = {
+            f"{part}.{name}": value.detach().clone()
+            for part, module in self._parts().items()
+            for name, value in module.state_dict().items()
+        }
+
+    def _restore(self) -> None:
+        for part, module in self._parts().items():
+            prefix = f"{part}."
+            module.load_state_dict({n.removeprefix(prefix): v for n, v in self.kept.items() if n.startswith(prefix)})
+
+
+def scaled_groups(prior: Prior, problem: Problem) -> Bool[Tensor, " group"]:
+    """Groups of tensors that share the scale: those that are learned, and break no symmetry of another path beside them."""
+    tensors = Layout.of(problem.model).tensors
+    relaxing = {group for name, group in prior.group_of.items() if tensors[name].relaxes}
+    return prior.learned & torch.tensor([group not in relaxing for group in prior.groups], device=prior.learned.device)
+
+
+def _some(data: DataSource, most: int, generator: torch.Generator) -> tuple[DataSource, float]:
+    """Some of the data, and what sums over them are multiplied by."""
+    if not isinstance(data, TensorSource) or data.size <= most:
+        return data, 1.0
+    chosen = torch.randperm(data.size, generator=generator)[:most].to(data.inputs.device)
+    return TensorSource(data.inputs[chosen], data.targets[chosen], data.inputs.device, in_order=False), data.size / most

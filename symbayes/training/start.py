@@ -1,0 +1,143 @@
+"""Where training begins, whatever weights and precisions it is given: every layer as symmetric as its paths allow.
+
+From different beginnings come different networks: a path that begins in use is fitted before the evidence can say that it
+should not be, and a local search does not find its way back. So the beginning is chosen once, for all networks and data alike.
+The simplest is taken: paths that keep the most symmetry are on, and those that would break it are off, but not so far off that
+they have no gradient. A path comes in where the data ask for it, that is where the squared gradient of its weights exceeds the
+trace of their curvature (MacKay's update at the mode of a narrow prior). That this beginning ends at a higher evidence than
+others is not assumed but measured: docs/research/evidence.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import log
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from symbayes.curvature.evaluate import evaluating
+from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layout import Layout, WeightTensor
+from symbayes.priors import Prior
+
+#: Size of the outputs of a path that breaks a symmetry, relative to those of the paths that keep it.
+SMALL = 0.03
+#: Paths that keep the symmetry count as off below this size, relative to the strongest path of their layer.
+_OFF = 0.1
+
+
+@torch.no_grad()
+def begin_symmetric(model: nn.Module, prior: Prior, inputs: Tensor, generator: Generator) -> None:
+    """Scale the paths of every `RelaxedLayer` by what they give for some inputs, and set precisions to match.
+
+    Paths that keep the most symmetry stay as they are, or are brought to the size of the strongest path of their layer if they
+    were off. Beside them the others are made small, without biases. Learned precisions begin at the first value of the prior;
+    those of small paths at that of their weights, 1 / mean θ².
+
+    Args:
+        model: Whose weights are scaled, in place.
+        prior: Over them.
+        inputs: Some data.
+        generator: For weights that are all zero, and have to be something to be scaled.
+    """
+    tensors = Layout.of(model).tensors
+    relaxing = {(tensor.layer, tensor.path) for tensor in tensors.values() if tensor.relaxes}
+    if not relaxing:
+        return
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, RelaxedLayer)}
+    handles = [
+        layer.register_forward_hook(_Scaling(name, layer, tensors, generator), with_kwargs=True)
+        for name, layer in layers.items()
+        if any(place[0] == name for place in relaxing)
+    ]
+    try:
+        with evaluating(model):
+            model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    prior.log_precision.copy_(torch.where(prior.learned, log(prior.precision), prior.log_precision))
+    values = dict(model.named_parameters())
+    for index, group in enumerate(prior.groups):
+        members = [tensors[name] for name, of in prior.group_of.items() if of == group]
+        if prior.learned[index] and all((t.layer, t.path) in relaxing and t.kind != "shape" for t in members):
+            beside = {(tensor.layer, tensor.path) for tensor in members}
+            weights = [values[t.name] for t in tensors.values() if (t.layer, t.path) in beside and t.kind == "weight"]
+            mean = sum(weight.square().sum() for weight in weights) / sum(weight.numel() for weight in weights)
+            prior.log_precision[index] = torch.maximum(-torch.as_tensor(mean).log(), prior.log_precision[index])
+
+
+@dataclass
+class _Scaling:
+    """After a layer: scale its paths, and give what it gives then."""
+
+    name: str
+    layer: RelaxedLayer
+    tensors: Mapping[str, WeightTensor]
+    generator: Generator
+    busy: bool = field(default=False)
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Tensor) -> Tensor:
+        if self.busy:
+            return outputs
+        self.busy = True  # what follows calls the layer again
+        seen = self._see(args, kwargs)
+        size = {path: _size(given) for path, (_, given) in seen.items()}
+        breaking = {path for path in seen if any(t.relaxes for t in self._of(path).values())}
+        strongest = max(size.values())
+        keeping = [path for path in seen if path not in breaking]
+        for path in keeping:
+            if size[path] < _OFF * strongest:
+                size[path] = self._scale(path, seen[path][0], strongest / len(keeping) ** 0.5)
+        whole = sum(size[path] ** 2 for path in keeping) ** 0.5
+        for path in breaking:
+            for name, tensor in self._of(path).items():
+                if tensor.kind == "bias":
+                    self._parameter(name).zero_()
+            self._scale(path, seen[path][0], SMALL * whole)
+        found: Tensor = self.layer(*args, **kwargs)
+        self.busy = False
+        return found
+
+    def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, tuple[Tensor, Tensor]]:
+        """What every path is given, and gives."""
+        seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+        def note(name: str) -> Any:
+            return lambda path, given, output: seen.__setitem__(name, (given[0], output))
+
+        handles = [path.register_forward_hook(note(name)) for name, path in self.layer.paths.items()]
+        try:
+            self.layer(*args, **kwargs)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return seen
+
+    def _scale(self, path: str, inputs: Tensor, wanted: float) -> float:
+        """Scale the weights of a path so that its outputs have a size; each of its factors alike."""
+        weights = [self._parameter(name) for name, tensor in self._of(path).items() if tensor.kind == "weight"]
+        module = self.layer.paths[path]
+        if not wanted > 0:
+            return 0.0
+        if not _size(module(inputs)) > 0:
+            for weight in weights:
+                weight.copy_(torch.randn(weight.shape, generator=self.generator) / max(1, weight[0].numel()) ** 0.5)
+        before = _size(module(inputs))
+        for weight in weights:
+            weight.mul_(2)
+        factors = max(1, round(log(_size(module(inputs)) / before, 2))) if before > 0 else 1
+        for weight in weights:
+            weight.mul_((wanted / before) ** (1 / factors) / 2 if before > 0 else 0.5)
+        return wanted
+
+    def _of(self, path: str) -> dict[str, WeightTensor]:
+        return {name: t for name, t in self.tensors.items() if (t.layer, t.path) == (self.name, path)}
+
+    def _parameter(self, name: str) -> Tensor:
+        return self.layer.get_parameter(name.removeprefix(f"{self.name}." if self.name else ""))
+
+
+def _size(outputs: Tensor) -> float:
+    return float(outputs.double().square().mean().sqrt())
