@@ -112,7 +112,7 @@ def run_row(row: Row, whole: Task, settings: Settings) -> dict[str, Any]:
     )
     return {
         **asdict(row),
-        **result.evaluate(task.test),
+        **result.evaluate(task.test, by="plug-in"),
         "log_evidence": result.log_evidence / row.size,
         "extents": result.history[-1].extents,
         "epochs": epochs,

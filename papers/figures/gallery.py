@@ -171,7 +171,7 @@ def permutation(settings: Settings) -> Numbers:
         slow = Laplace(Kfac(), cool_down=0.5, hyper_every=2, damping=0.3)
         result = _fit(model, data, 500, settings, 50, 1e-2, likelihood=Gaussian(0.3), objective=slow)
         tied, pooled = (spelled(layer, (8, 8)) for layer in list(model.children())[2:5:2])
-        error = result.evaluate(test)["squared error"] / float(test[1].var())
+        error = result.evaluate(test, by="plug-in")["squared error"] / float(test[1].var())
         matrices = _strongest(tied.transpose(1, 2).flatten(0, 1), 1)
         found.append(
             {
@@ -246,7 +246,7 @@ def _facts(result: Result, test: tuple[Tensor, Tensor] | None = None) -> Numbers
     facts["shares"] = [
         {"layer": row.layer, "path": row.path, "share": _short(row.share), "effective": _short(row.effective)} for row in chosen
     ]
-    return facts if test is None else {**facts, "accuracy": _short(result.evaluate(test)["accuracy"])}
+    return facts if test is None else {**facts, "accuracy": _short(result.evaluate(test, by="plug-in")["accuracy"])}
 
 
 def _anchors(path: nn.Module) -> Numbers:

@@ -121,7 +121,7 @@ def learn(settings: Settings, by: str, start: float) -> Numbers:
         seed=settings.seed,
         progress=False,
     )
-    seen, fresh = result.evaluate(train), result.evaluate(test)
+    seen, fresh = (result.evaluate(data, by="plug-in") for data in (train, test))
     return {
         "by": by,
         "start": start,

@@ -128,7 +128,7 @@ def run_problem(
     """Train as a cell asks for, and evaluate it; and say whether its predictive distribution is calibrated, on some data."""
     result = learn(trainer, generator=generator, each_epoch=each_epoch)
     summary = result.summary(None if calibrated_on is None else result.calibration(calibrated_on, samples=32))
-    return Outcome(cell, result.evaluate(test), summary, result.history, summary.words)
+    return Outcome(cell, result.evaluate(test, by="plug-in"), summary, result.history, summary.words)
 
 
 def run_study(study: Study, progress: Progress, workers: int | None = None) -> list[Outcome]:

@@ -1,10 +1,10 @@
-"""N(mean, Σ) over weights, in parts; saved and loaded without pickle."""
+"""N(mean, T Σ) over weights, in parts; saved and loaded without pickle."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from math import log, pi, prod
+from math import inf, log, pi, prod
 from pathlib import Path
 from typing import Literal, cast
 
@@ -64,7 +64,7 @@ class Members:
 
 @dataclass(frozen=True)
 class Posterior:
-    """N(mean, Σ) over the weights of a model, with Σ in independent parts.
+    """N(mean, T Σ) over the weights of a model, with Σ in independent parts and a temperature T.
 
     Args:
         mean: By tensor.
@@ -72,12 +72,18 @@ class Posterior:
         kind: How it was found, in words.
         predicts: How it is meant to be used by `predict`: "sampled", or "linearised" where it is the posterior of the model
             linearised at the mean, as Laplace's is.
+        temperature: T, which every covariance and draw has as a factor; `tempered` finds it.
     """
 
     mean: Weights
     parts: tuple[tuple[Members, Spread], ...]
     kind: str
     predicts: str = "sampled"
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < inf:
+            raise ValueError(f"The temperature of a posterior must be positive and finite, got {self.temperature}.")
 
     @property
     def size(self) -> int:
@@ -143,12 +149,13 @@ class Posterior:
         return self.placed(noise)
 
     def placed(self, noise: list[Float[Tensor, "count _"]]) -> dict[str, Tensor]:
-        """mean + L ε, for noise of every part."""
+        """mean + √T L ε, for noise of every part."""
         count = len(noise[0]) if noise else 1
+        scale = self.temperature**0.5
         found = {name: value.expand(count, *value.shape) for name, value in self.mean.items()}
         for (members, spread), of_part in zip(self.parts, noise, strict=True):
             for name, offset in members.split(spread.root(of_part)).items():
-                found[name] = self.mean[name] + offset
+                found[name] = self.mean[name] + scale * offset
         return found
 
     def log_prob(self, weights: Weights) -> Float[Tensor, "*batch"]:
@@ -156,29 +163,29 @@ class Posterior:
         total: Tensor = torch.zeros(())
         for members, spread in self.parts:
             offsets = members.join({name: weights[name] - self.mean[name] for name in members.shapes})
-            squares = spread.whitened(offsets).square().sum(-1)
-            total = total - (squares + members.size * log(2 * pi) + spread.log_det()) / 2
+            squares = spread.whitened(offsets).square().sum(-1) / self.temperature
+            total = total - (squares + members.size * log(2 * pi * self.temperature) + spread.log_det()) / 2
         return total
 
     def entropy(self) -> Float[Tensor, ""]:
-        """½ (p log 2πe + log|Σ|)."""
+        """½ (p log 2πeT + log|Σ|)."""
         logs = [spread.log_det() for _, spread in self.parts]
-        return (sum(logs, torch.zeros(())) + self.size * (log(2 * pi) + 1)) / 2
+        return (sum(logs, torch.zeros(())) + self.size * (log(2 * pi * self.temperature) + 1)) / 2
 
     def variances(self) -> dict[str, Tensor]:
         """Of every weight, by tensor; zero where it is known for sure."""
         found = {name: torch.zeros_like(value) for name, value in self.mean.items()}
         for members, spread in self.parts:
-            found |= members.split(spread.variances())
+            found |= members.split(self.temperature * spread.variances())
         return found
 
     def covariance(self, jacobians: Weights) -> Float[Tensor, "n c c"]:
-        """J Σ Jᵀ: the covariance of c linear functions for each of n data, from their gradients [n, c, *shape] by tensor."""
+        """T J Σ Jᵀ: the covariance of c linear functions for each of n data, from their gradients [n, c, *shape] by tensor."""
         total: Tensor = torch.zeros(())
         for members, spread in self.parts:
             rows = spread.root_transposed(members.join(jacobians))
             total = total + rows @ rows.mT
-        return total
+        return self.temperature * total
 
     def detached(self) -> "Posterior":
         """The same, cut off from autograd."""
@@ -228,6 +235,8 @@ class _About:
     kind: str
     predicts: Literal["sampled", "linearised"]
     parts: tuple[_Part, ...]
+    #: Earlier versions had none.
+    temperature: float = 1.0
 
 
 def save_posterior(posterior: Posterior, path: str | Path) -> None:
@@ -251,7 +260,8 @@ def dump_posterior(posterior: Posterior) -> bytes:
             )
         tensors |= {f"{index}:{name}": value for name, value in vars(spread).items()}
         parts.append(_Part(dict(members.shapes), members.column, type(spread).__name__))
-    about = _About(_FORMAT, posterior.kind, cast(Literal["sampled", "linearised"], posterior.predicts), tuple(parts))
+    predicts = cast(Literal["sampled", "linearised"], posterior.predicts)
+    about = _About(_FORMAT, posterior.kind, predicts, tuple(parts), posterior.temperature)
     contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
     return save(contiguous, {"posterior": json.dumps(to_json(about))})
 
@@ -275,7 +285,7 @@ def load_posterior(path: str | Path, device: torch.device | None = None) -> Post
             mean = {name.removeprefix("mean:"): value for name, value in tensors.items() if name.startswith("mean:")}
             parts = tuple(_part(part, index, tensors) for index, part in enumerate(saved.parts))
             _check(mean, parts)
-            return Posterior(mean, parts, saved.kind, saved.predicts)
+            return Posterior(mean, parts, saved.kind, saved.predicts, saved.temperature)
     except (SafetensorError, RuntimeError, *DAMAGE) as error:
         raise ValueError(
             f"The posterior in {path} is damaged ({error_words(error)}). Copy it again; or remove the file, and do without a "

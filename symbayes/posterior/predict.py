@@ -5,8 +5,9 @@ generalised Gauss–Newton matrix has the posterior of (Immer, Korzepa and Bauer
 as it is, which a variational posterior was made for. "plug-in" is the model at the mean.
 """
 
+import warnings
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log, pi
 from textwrap import fill
 from typing import Literal
@@ -54,6 +55,7 @@ class Prediction:
         by: How it was found, in words.
         likelihood: p(y | f), as it was then.
         outputs: The distribution of f.
+        plug_in: f at the mean of the weights, where that is another prediction.
     """
 
     mean: Float[Tensor, "n c"]
@@ -62,6 +64,7 @@ class Prediction:
     by: str
     likelihood: Likelihood = field(repr=False)
     outputs: DrawnOutputs | NormalOutputs = field(repr=False)
+    plug_in: Float[Tensor, "n c"] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """The number of data."""
@@ -87,9 +90,15 @@ class Prediction:
         return (-squares / 2 - logs - self.mean.shape[1] * log(2 * pi) / 2).to(self.mean)
 
     def metrics(self, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
-        """Those of the likelihood, of the mean, and the negative log-probability ("nll"); for each datum."""
+        """Those of the likelihood, of the mean, and the negative log-probability ("nll"); for each datum.
+
+        "nll plug-in" stands beside it where weights are uncertain: that of the model at their mean.
+        """
         targets = self._check_inputs(targets)
-        return {**self.likelihood.metrics(self.likelihood.link(self.mean), targets), "nll": -self.log_prob(targets)}
+        found = {**self.likelihood.metrics(self.likelihood.link(self.mean), targets), "nll": -self.log_prob(targets)}
+        if self.plug_in is not None:
+            found["nll plug-in"] = -self.likelihood.log_prob(self.plug_in, targets)
+        return found
 
     def interval(self, level: float = 0.95) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c"]]:
         """Low and high ends between which a new y lies with this probability, for each output on its own.
@@ -138,6 +147,8 @@ WAYS = ("linearised", "sampled", "plug-in")
 _LINEARISED_AT_ONCE, JACOBIAN_BUDGET = 50, 2**24
 #: Weights that are drawn together, and run together where that is faster.
 _DRAWN_AT_ONCE = 16
+#: Data, and targets for each, by which drawn weights are held against the linearised model; nats per datum that are far worse.
+_COMPARED, _TARGETS, RUIN = 32, 8, 0.1
 
 
 @torch.no_grad()
@@ -181,18 +192,19 @@ def predict(
     likelihood = deepcopy(likelihood).requires_grad_(False)
     with evaluating(model):
         with naming_types(inputs, next(model.parameters()).dtype):
-            c = _plugged_in(model, posterior.mean, inputs[:2], 2).shape[1]
+            _plugged_in(model, posterior.mean, inputs[:2], 2)
         if way == "plug-in" or not posterior.parts:
             return of_draws(_plugged_in(model, posterior.mean, inputs, batch_size)[None], likelihood, "plug-in")
         if way == "sampled":
             values = _finite(_predict_sampled(model, posterior, inputs, samples, batch_size, generator))
-            return of_draws(values, likelihood, f"sampled ({samples} draws; {posterior.kind})")
-        at_once = min(batch_size, _LINEARISED_AT_ONCE, JACOBIAN_BUDGET // (c * posterior.size))
-        outputs = _predict_linearised(model, posterior, inputs, max(1, at_once))
-    words = f"linearised ({posterior.kind})"
-    if likelihood.is_normal:
-        return of_normal(outputs, likelihood, words)
-    return of_draws(_spread_out(outputs, samples, generator), likelihood, words)
+            found = of_draws(values, likelihood, f"sampled ({samples} draws; {posterior.kind})")
+            found = replace(found, plug_in=_plugged_in(model, posterior.mean, inputs, batch_size))
+            if posterior.predicts == "linearised":
+                _warn_of_ruin(model, posterior, likelihood, values, inputs)
+            return found
+        outputs = linearised(model, posterior, inputs, batch_size)
+    found = prediction_of(outputs, likelihood, f"linearised ({posterior.kind})", samples, generator)
+    return replace(found, plug_in=outputs.mean)
 
 
 def _check(model: nn.Module, posterior: Posterior, inputs: Tensor) -> None:
@@ -229,6 +241,29 @@ def _finite(outputs: Tensor) -> Tensor:
     return outputs
 
 
+def _warn_of_ruin(
+    model: nn.Module, posterior: Posterior, likelihood: Likelihood, values: Float[Tensor, "s n c"], inputs: Tensor
+) -> None:
+    """Warn where drawn weights predict far worse than the linearised model what the model at the mean expects."""
+    few = inputs[:_COMPARED]
+    sure = _plugged_in(model, posterior.mean, few, len(few))
+    generator = torch.Generator().manual_seed(0)
+    targets = [likelihood.sample(sure, generator=generator) for _ in range(_TARGETS)]
+    try:
+        beside = prediction_of(linearised(model, posterior, few), likelihood, "", 128, generator)
+    except RuntimeError:  # it may be that torch cannot linearise it, which is why weights are drawn
+        beside = of_draws(sure[None], likelihood, "")
+    drawn = of_draws(values[:, : len(few)], likelihood, "")
+    loss = float(torch.stack([beside.log_prob(y) - drawn.log_prob(y) for y in targets]).double().mean())
+    if loss > RUIN:
+        warnings.warn(
+            f"Weights drawn from Laplace's posterior predict {loss:.2g} nats per datum worse than the linearised model: it "
+            "is a posterior of that model, and the network is another one so far from its weights. Use by='linearised', "
+            "or learn a posterior to draw from by sb.Elbo().",
+            stacklevel=3,
+        )
+
+
 def _predict_sampled(
     model: nn.Module, posterior: Posterior, inputs: Tensor, samples: int, batch_size: int, generator: Generator
 ) -> Float[Tensor, "s n c"]:
@@ -240,12 +275,20 @@ def _predict_sampled(
     return torch.cat(found)
 
 
-def _predict_linearised(model: nn.Module, posterior: Posterior, inputs: Tensor, batch_size: int) -> NormalOutputs:
+def linearised(model: nn.Module, posterior: Posterior, inputs: Tensor, batch_size: int = _LINEARISED_AT_ONCE) -> NormalOutputs:
+    """N(f(x; mean), T J Σ Jᵀ), in the mode that the model is in.
+
+    Raises:
+        RuntimeError: If torch cannot differentiate the model datum by datum, naming other ways.
+        NotFiniteError: If means or covariances are not finite.
+    """
+    c = _plugged_in(model, posterior.mean, inputs[:2], 2).shape[1]
+    at_once = max(1, min(batch_size, _LINEARISED_AT_ONCE, JACOBIAN_BUDGET // (c * max(1, posterior.size))))
     shapes = {name: shape for members, _ in posterior.parts for name, shape in members.shapes.items()}
     sizes = [posterior.mean[name].numel() for name in shapes]
     means, covariances = [], []
     jacobians = Jacobians(model, list(shapes), posterior.mean)
-    for part in inputs.split(batch_size):
+    for part in inputs.split(at_once):
         try:
             outputs, J = jacobians(part, differentiable=False)
         except RuntimeError as error:
@@ -257,6 +300,13 @@ def _predict_linearised(model: nn.Module, posterior: Posterior, inputs: Tensor, 
         means.append(_finite(outputs))
         covariances.append(_finite(posterior.covariance(by_tensor)))
     return NormalOutputs(torch.cat(means), torch.cat(covariances))
+
+
+def prediction_of(outputs: NormalOutputs, likelihood: Likelihood, by: str, samples: int, generator: Generator) -> Prediction:
+    """Of normal outputs: in closed form where the likelihood is normal, too, else by draws of them."""
+    if likelihood.is_normal:
+        return of_normal(outputs, likelihood, by)
+    return of_draws(_spread_out(outputs, samples, generator), likelihood, by)
 
 
 def _spread_out(outputs: NormalOutputs, samples: int, generator: Generator) -> Float[Tensor, "s n c"]:
@@ -285,7 +335,8 @@ class Calibration:
         num_data: Of the test.
         rows: Bins of confidence that are not empty, or levels of intervals.
         nll: Mean of −log p(y) per datum, outputs together.
-        accuracy: As `CalibrationScores` has it, and what follows.
+        accuracy: As `CalibrationScores` has it, and the next three.
+        nll_plug_in: The same of the model at the mean of its weights, where that is another prediction.
     """
 
     of: Literal["classes", "values"]
@@ -297,11 +348,12 @@ class Calibration:
     ece: float | None = None
     brier: float | None = None
     rmse: float | None = None
+    nll_plug_in: float | None = None
 
     def words(self) -> str:
         """Its scores in a line."""
         scores = {"accuracy": self.accuracy, "expected calibration error": self.ece, "Brier score": self.brier}
-        scores |= {"root mean squared error": self.rmse, "nll": self.nll}
+        scores |= {"root mean squared error": self.rmse, "nll": self.nll, "nll plug-in": self.nll_plug_in}
         known = ", ".join(f"{name} {value:.4g}" for name, value in scores.items() if value is not None)
         return f"{known}; {self.num_data} data, {self.by}"
 
@@ -331,8 +383,7 @@ def calibration(prediction: Prediction, targets: Tensor, bins: int = 10) -> Cali
         raise ValueError(f"There must be at least one bin of confidence, got {bins}.")
     prediction.likelihood.check_calibration()
     targets = targets.to(prediction.mean.device)
-    nll = -float(prediction.log_prob(targets).double().mean())
+    nll = {name: float(values.double().mean()) for name, values in prediction.metrics(targets).items() if "nll" in name}
     found = prediction.likelihood.calibrate(prediction.mean, prediction.std, targets, bins)
-    return Calibration(
-        found.of, prediction.by, len(prediction), found.rows, nll, found.accuracy, found.ece, found.brier, found.rmse
-    )
+    scores = (found.accuracy, found.ece, found.brier, found.rmse)
+    return Calibration(found.of, prediction.by, len(prediction), found.rows, nll["nll"], *scores, nll.get("nll plug-in"))

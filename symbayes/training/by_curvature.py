@@ -4,6 +4,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from symbayes.invariance.extents import all_extents
 from symbayes.layout import hyperparameters, weights
 from symbayes.posterior.laplace import posterior_at
 from symbayes.posterior.posterior import Posterior
+from symbayes.posterior.tempering import tempered_posterior
 from symbayes.training.hyper import HyperAdam, refuse_still, update_extents, update_noise, update_precisions
 from symbayes.training.optimiser import LARGEST, PLAIN, Descent, Optimiser, rotation
 from symbayes.training.record import EvidenceRecord, Record
@@ -373,7 +375,8 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         # As they are now: the model may be trained on before the posterior is asked for.
         mean = {name: parameter.detach().clone() for name, parameter in weights(problem.model).items()}
         precisions = {name: precision.detach().clone() for name, precision in problem.prior.precisions().items()}
-        return partial(posterior_at, state.curvature, mean, precisions)
+        find = partial(posterior_at, state.curvature, mean, precisions)
+        return partial(tempered_posterior, find, problem.model, deepcopy(problem.likelihood), problem.data, precisions)
 
     def moves_at(self, epoch: int) -> bool:
         """Whether a hyper-step follows an epoch, counted from 1."""

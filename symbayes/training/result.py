@@ -172,15 +172,23 @@ class Result:
                 f"take {list(given.shape)} ({error}). For a single datum, inputs[None]."
             ) from error
 
-    def evaluate(self, data: Data, batch_size: int = 500, by: str | None = "plug-in", samples: int = 128) -> dict[str, float]:
-        """Mean metrics of the likelihood and negative log-likelihood per datum, on other data.
+    def evaluate(self, data: Data, batch_size: int = 500, by: str | None = None, samples: int = 128) -> dict[str, float]:
+        """Mean metrics of the likelihood and negative log-likelihood per datum, on other data: those of `predict`.
+
+        "nll" is that of the prediction, as in `calibration`; where weights are uncertain in it, "nll plug-in" is that of the
+        model at their mean. By plug-in alone it takes a forward pass; linearised, a backward pass for every output.
 
         Args:
             data: A pair of tensors, a Dataset or a DataLoader.
             batch_size: Data in a forward pass.
-            by: As in `predict`; by default the model at its weights, without their uncertainty.
+            by: As in `predict`; when None and there is no posterior, "plug-in".
             samples: As in `predict`.
         """
+        if by is None:
+            try:
+                by = self.posterior.predicts
+            except NoPosteriorError:
+                by = "plug-in"
         totals: dict[str, Tensor] = {}
         source = as_source(data, next(self.model.parameters()).device)
         for inputs, targets in source.batches(batch_size):

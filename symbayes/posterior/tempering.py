@@ -1,0 +1,184 @@
+"""A temperature for Laplace's posterior, by the data that it was found from.
+
+Predictive variances of a linearised posterior are far too large where blocks leave correlations between tensors out; and, in a
+network that fits its data, even where nothing is left out: outputs of confident data have next to no curvature, so that almost
+any output counts as likely. The covariance is T Σ, with the largest T ≤ 1 that passes a check: the posterior predicts the data
+that it has seen as well as its mean does. No other data are needed.
+
+1. *The check.* log E p(y | f) under N(f_n, T J_n Σ J_nᵀ) is less than log p(y | f_n) by at most `COST` nats per datum.
+2. *Normal noise.* There it is known what a posterior that is right costs on the data it has seen: with s the eigenvalues of
+   T L^½ J Σ Jᵀ L^½, residuals have lost s of their variance, and it is ½ Σ log(1 + s) − s (1 − s) / (1 + s). That is allowed,
+   too, and one standard error.
+3. *The scale.* With it T is at most T₀ = γ / tr HΣ, since an exact posterior has Σ_n tr L_n J_n Σ J_nᵀ = tr H (H + Δ)⁻¹ = γ.
+"""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from symbayes.curvature.evaluate import evaluating
+from symbayes.curvature.ggn import Product, products_of
+from symbayes.curvature.lanczos import solution, tridiagonalise
+from symbayes.data.source import Batch, DataSource
+from symbayes.errors import NotFiniteError
+from symbayes.likelihoods import Likelihood
+from symbayes.posterior.posterior import Posterior
+from symbayes.posterior.predict import NormalOutputs, linearised, prediction_of
+from symbayes.text import significant
+
+#: What uncertainty may cost on data that were seen, in nats per datum.
+COST = 0.001
+#: Temperatures, from the highest down; the last is as good as none, and still gives densities.
+TEMPERATURES = tuple(2.0 ** (-step / 2) for step in range(41))
+#: Data that are looked at: at most so many, and at least so few; between them, as many as have Jacobians of so many numbers.
+MOST, FEWEST, NUMBERS = 500, 50, 2**30
+#: Random vectors for T₀, products for each, and data in a forward pass.
+_PROBES, _STEPS, _AT_ONCE = 4, 20, 500
+
+
+def tempered_posterior(
+    find: Callable[[], Posterior],
+    model: nn.Module,
+    likelihood: Likelihood,
+    data: DataSource,
+    precisions: Mapping[str, Tensor],
+) -> Posterior:
+    """What `find` gives, at its temperature; as it is where torch cannot linearise the model."""
+    posterior = find()
+    try:
+        return tempered(posterior, model, likelihood, data, precisions)
+    except (RuntimeError, NotFiniteError):  # as whoever asks for a linearised prediction is told
+        return posterior
+
+
+@torch.no_grad()
+def tempered(
+    posterior: Posterior,
+    model: nn.Module,
+    likelihood: Likelihood,
+    data: DataSource,
+    precisions: Mapping[str, Tensor],
+    *,
+    generator: Generator | None = None,
+) -> Posterior:
+    """The same with the temperature that its data say.
+
+    It costs Jacobians of at most 500 data; with normal noise 84 products with H as well, of two gradients each.
+
+    Args:
+        posterior: Of Laplace's kind, around a mode.
+        model: Whose weights it is of.
+        likelihood: Of targets given outputs.
+        data: Those that the posterior was found from.
+        precisions: δ by tensor.
+        generator: Chooses data and probes; seeded with 0 when None.
+
+    Raises:
+        RuntimeError: If torch cannot differentiate the model datum by datum.
+        NotFiniteError: If outputs or their variances are not finite.
+    """
+    generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    likelihood, plain = deepcopy(likelihood).requires_grad_(False), replace(posterior, temperature=1.0)
+    inputs, targets = _some(model, plain, data, generator)
+    with evaluating(model):
+        outputs = linearised(model, plain, inputs)
+    highest = 1.0
+    if likelihood.is_normal:
+        highest = min(1.0, matched_scale(plain, model, likelihood, data, precisions, generator=generator))
+    found = TEMPERATURES[-1]
+    for temperature in TEMPERATURES:
+        if passes(outputs, targets, likelihood, highest * temperature):
+            found = highest * temperature
+            break
+    return replace(plain, temperature=found, kind=f"{posterior.kind}, temperature {significant(found, 2)} by its data")
+
+
+def passes(outputs: NormalOutputs, targets: Tensor, likelihood: Likelihood, temperature: float) -> bool:
+    """Whether data that were seen are predicted as well with this much uncertainty as without, but for what it must cost."""
+    scaled = NormalOutputs(outputs.mean, temperature * outputs.covariance)
+    generator = torch.Generator().manual_seed(0)
+    sure = likelihood.log_prob(outputs.mean, targets).double()
+    cost = sure - prediction_of(scaled, likelihood, "", 128, generator).log_prob(targets).double()
+    allowed = COST
+    if likelihood.is_normal:
+        s = _leverages(scaled, likelihood)
+        expected = (s.log1p() - s * (1 - s).clamp(min=0) / (1 + s)).sum(1) / 2
+        allowed += float(expected.mean() + (cost - expected).std() / len(cost) ** 0.5) if len(cost) > 1 else 0.0
+    return float(cost.mean()) <= allowed
+
+
+def _leverages(outputs: NormalOutputs, likelihood: Likelihood) -> Float[Tensor, "n c"]:
+    """Eigenvalues of L^½ V L^½, for every datum."""
+    mean = outputs.mean.double()
+    columns = likelihood.fisher_columns(mean) * likelihood.scales().to(mean).sqrt()[:, None, None, None]
+    rows = columns.flatten(0, 1).movedim(0, 1)  # [n, v, c]
+    return torch.linalg.eigvalsh(rows @ outputs.covariance.double() @ rows.mT).clamp(min=0)
+
+
+@torch.no_grad()
+def matched_scale(
+    posterior: Posterior,
+    model: nn.Module,
+    likelihood: Likelihood,
+    data: DataSource,
+    precisions: Mapping[str, Tensor],
+    *,
+    generator: Generator | None = None,
+) -> float:
+    """T₀ = γ / tr HΣ: 1 for the exact posterior of the linearised model, and 1 / c for c times its covariance.
+
+    With Σ = L Lᵀ and M = Lᵀ (H + Δ) L it is tr Lᵀ H L M⁻¹ over tr Lᵀ H L, both from the same random signs.
+    """
+    products = products_of(_at(model, posterior), data, likelihood, _AT_ONCE)
+    delta = products.expand(precisions)
+
+    def root(vector: Float[Tensor, " p"], *, transposed: bool = False) -> Float[Tensor, " p"]:
+        given = {name: part.view_as(posterior.mean[name]) for name, part in products.split(vector).items()}
+        found: dict[str, Tensor] = {}
+        for members, spread in posterior.parts:
+            joined = members.join(given)[None]
+            found |= members.split((spread.root_transposed(joined) if transposed else spread.root(joined))[0])
+        return torch.cat([found[name].flatten() for name in products.sizes])
+
+    def fisher(vector: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
+        return root(products.product(root(vector)), transposed=True)
+
+    total: Product = lambda vector: fisher(vector) + root(delta * root(vector), transposed=True)  # noqa: E731
+    exact, claimed = 0.0, 0.0
+    for z in products.signs(_PROBES, generator):
+        Hz = fisher(z)
+        exact += float(Hz.double() @ solution(*tridiagonalise(total, z, _STEPS), z).double())
+        claimed += float(Hz.double() @ z.double())
+    return max(exact, 0.0) / claimed if claimed > 0 else 1.0
+
+
+def _at(model: nn.Module, posterior: Posterior) -> nn.Module:
+    """The model at the mean: itself, or a copy where it was trained on."""
+    own = dict(model.named_parameters())
+    if all(torch.equal(own[name], value.to(own[name])) for name, value in posterior.mean.items()):
+        return model
+    copy = deepcopy(model)
+    for name, value in posterior.mean.items():
+        copy.get_parameter(name).copy_(value)
+    return copy
+
+
+def _some(model: nn.Module, posterior: Posterior, data: DataSource, generator: Generator) -> Batch:
+    """Data drawn at random, as many as there may be."""
+    inputs: list[Tensor] = []
+    targets: list[Tensor] = []
+    most = MOST
+    for x, y in data.batches(MOST, generator=generator):
+        if not inputs:
+            with evaluating(model):
+                c = model(x[:2]).shape[1]
+            most = max(FEWEST, min(MOST, NUMBERS // (c * max(1, posterior.size))))
+        inputs.append(x)
+        targets.append(y)
+        if sum(map(len, inputs)) >= most:
+            break
+    return torch.cat(inputs)[:most], torch.cat(targets)[:most]
