@@ -70,9 +70,11 @@ def fit(
         seed=seed,
     )
     console.print(plain_table(*result.symmetries.table(), left=3))
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluate(loaded.test).items())
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluate(loaded.test, by="plug-in").items())
     per_datum = result.log_evidence / result.num_data
-    console.print(f"test: {metrics}; log evidence {per_datum:.4f} per datum ({result.evidence.estimator})", highlight=False)
+    console.print(
+        f"test, plug-in: {metrics}; log evidence {per_datum:.4f} per datum ({result.evidence.estimator})", highlight=False
+    )
     calibration = result.calibration((loaded.test[0][:_CALIBRATED], loaded.test[1][:_CALIBRATED]))
     console.print(calibration.words())
     console.print(plain_table(*calibration.table()))

@@ -4,6 +4,7 @@ from symbayes.posterior.families import Family, FullCovariance, MatrixNormal, Me
 from symbayes.posterior.laplace import laplace_posterior
 from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.predict import Calibration, Prediction, predict
+from symbayes.posterior.tempering import tempered
 from symbayes.posterior.units import HiddenUnits, check_units, hidden_units
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "hidden_units",
     "laplace_posterior",
     "predict",
+    "tempered",
 ]

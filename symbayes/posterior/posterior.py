@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 
 from symbayes.data.storage import DAMAGE, error_words, from_json, to_json, write_whole
 from symbayes.posterior.spread import DiagonalSpread, EigenSpread, FullSpread, MatrixSpread, Spread
+from symbayes.text import significant
 
 #: Weight tensors by name; several of each have further axes in front.
 Weights = Mapping[str, Tensor]
@@ -86,6 +87,11 @@ class Posterior:
             raise ValueError(f"The temperature of a posterior must be positive and finite, got {self.temperature}.")
 
     @property
+    def words(self) -> str:
+        """How it was found, and its temperature."""
+        return self.kind if self.temperature == 1 else f"{self.kind}, temperature {significant(self.temperature, 2)}"
+
+    @property
     def size(self) -> int:
         """Numbers that are uncertain."""
         return sum(members.size for members, _ in self.parts)
@@ -94,7 +100,7 @@ class Posterior:
         """The same with some tensors uncertain and all others known for sure, such as ["head2*"] for a last layer.
 
         Parts are independent in a posterior by blocks, which for all layers together is far too unsure where layers are
-        correlated; one layer alone, given the others, is not.
+        correlated; one layer alone, given the others, is not. So a temperature, which is of all of them, is left out.
 
         Raises:
             ValueError: If a pattern matches no uncertain tensor, or only some of a part.
@@ -112,7 +118,7 @@ class Posterior:
         for pattern in patterns:
             if not any(fnmatch(name, pattern) for name in names):
                 raise ValueError(f"Patterns must name uncertain tensors; {pattern!r} matches none of {', '.join(names)}.")
-        return replace(self, parts=tuple(chosen), kind=f"{self.kind}, of {', '.join(patterns)} alone")
+        return replace(self, parts=tuple(chosen), kind=f"{self.kind}, of {', '.join(patterns)} alone", temperature=1.0)
 
     def sample(self, count: int, *, generator: Generator | None = None, antithetic: bool = False) -> dict[str, Tensor]:
         """So many draws of all weights: by tensor, [count, *shape]; reparameterised, so differentiable in mean and spread.

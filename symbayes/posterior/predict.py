@@ -148,7 +148,7 @@ _LINEARISED_AT_ONCE, JACOBIAN_BUDGET = 50, 2**24
 #: Weights that are drawn together, and run together where that is faster.
 _DRAWN_AT_ONCE = 16
 #: Data, and targets for each, by which drawn weights are held against the linearised model; nats per datum that are far worse.
-_COMPARED, _TARGETS, RUIN = 32, 8, 0.1
+_COMPARED, _TARGETS, RUIN = 32, 8, 0.25
 
 
 @torch.no_grad()
@@ -197,13 +197,13 @@ def predict(
             return of_draws(_plugged_in(model, posterior.mean, inputs, batch_size)[None], likelihood, "plug-in")
         if way == "sampled":
             values = _finite(_predict_sampled(model, posterior, inputs, samples, batch_size, generator))
-            found = of_draws(values, likelihood, f"sampled ({samples} draws; {posterior.kind})")
+            found = of_draws(values, likelihood, f"sampled ({samples} draws; {posterior.words})")
             found = replace(found, plug_in=_plugged_in(model, posterior.mean, inputs, batch_size))
             if posterior.predicts == "linearised":
                 _warn_of_ruin(model, posterior, likelihood, values, inputs)
             return found
         outputs = linearised(model, posterior, inputs, batch_size)
-    found = prediction_of(outputs, likelihood, f"linearised ({posterior.kind})", samples, generator)
+    found = prediction_of(outputs, likelihood, f"linearised ({posterior.words})", samples, generator)
     return replace(found, plug_in=outputs.mean)
 
 

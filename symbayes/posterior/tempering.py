@@ -28,14 +28,13 @@ from symbayes.errors import NotFiniteError
 from symbayes.likelihoods import Likelihood
 from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.predict import NormalOutputs, linearised, prediction_of
-from symbayes.text import significant
 
 #: What uncertainty may cost on data that were seen, in nats per datum.
 COST = 0.001
 #: Temperatures, from the highest down; the last is as good as none, and still gives densities.
 TEMPERATURES = tuple(2.0 ** (-step / 2) for step in range(41))
 #: Data that are looked at: at most so many, and at least so few; between them, as many as have Jacobians of so many numbers.
-MOST, FEWEST, NUMBERS = 500, 50, 2**30
+MOST, FEWEST, NUMBERS = 500, 100, 2**28
 #: Random vectors for T₀, products for each, and data in a forward pass.
 _PROBES, _STEPS, _AT_ONCE = 4, 20, 500
 
@@ -47,12 +46,14 @@ def tempered_posterior(
     data: DataSource,
     precisions: Mapping[str, Tensor],
 ) -> Posterior:
-    """What `find` gives, at its temperature; as it is where torch cannot linearise the model."""
+    """What `find` gives, at its temperature; as it is, and saying so, where torch cannot linearise the model."""
     posterior = find()
     try:
         return tempered(posterior, model, likelihood, data, precisions)
-    except (RuntimeError, NotFiniteError):  # as whoever asks for a linearised prediction is told
-        return posterior
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, NotFiniteError):  # whoever asks for a linearised prediction is told why
+        return replace(posterior, kind=f"{posterior.kind}, no temperature found")
 
 
 @torch.no_grad()
@@ -94,7 +95,7 @@ def tempered(
         if passes(outputs, targets, likelihood, highest * temperature):
             found = highest * temperature
             break
-    return replace(plain, temperature=found, kind=f"{posterior.kind}, temperature {significant(found, 2)} by its data")
+    return replace(plain, temperature=found)
 
 
 def passes(outputs: NormalOutputs, targets: Tensor, likelihood: Likelihood, temperature: float) -> bool:

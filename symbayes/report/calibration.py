@@ -25,6 +25,7 @@ _SCORES: dict[str, tuple[Callable[[Calibration], float | None], Callable[[float]
     "Brier score": (lambda found: found.brier, lambda value: number(value, 3)),
     "root mean squared error": (lambda found: found.rmse, significant),
     "negative log-likelihood": (lambda found: found.nll, lambda value: number(value, 3)),
+    "plug-in": (lambda found: found.nll_plug_in, lambda value: number(value, 3)),
 }
 
 

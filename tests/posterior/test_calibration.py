@@ -99,7 +99,7 @@ def test_it_prints_as_a_table(kind):
 
 def test_its_plain_form_is_of_numbers_and_words():
     found = asdict(calibration(classes(), torch.tensor([0, 1, 1, 0])))
-    assert set(found) == {"of", "by", "num_data", "rows", "nll", "accuracy", "ece", "brier", "rmse"}
+    assert set(found) == {"of", "by", "num_data", "rows", "nll", "accuracy", "ece", "brier", "rmse", "nll_plug_in"}
     assert found["rows"][0] == {
         "low": 0.6, "high": 0.7, "count": 1, "confidence": pytest.approx(0.65), "accuracy": 0.0,
     }  # fmt: skip

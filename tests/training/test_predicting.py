@@ -85,7 +85,8 @@ def test_plug_in_needs_no_posterior(bare):
     assert found["accuracy"] == pytest.approx(float((outputs.argmax(1) == targets).float().mean()))
     assert found["nll"] == pytest.approx(float(nn.functional.cross_entropy(outputs, targets)), rel=1e-5)
     assert bare.calibration((inputs, targets), by="plug-in").nll == pytest.approx(found["nll"], rel=1e-5)
-    for call in (bare.predict, lambda x: bare.evaluate((x, targets), by=None), lambda x: bare.posterior):
+    assert found.keys() == {"accuracy", "nll"}
+    for call in (bare.predict, lambda x: bare.evaluate((x, targets), by="linearised"), lambda x: bare.posterior):
         with pytest.raises(NoPosteriorError, match=r"no posterior.*Fit again, or find one by sb\.laplace_posterior"):
             call(inputs)
 
