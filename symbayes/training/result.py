@@ -181,20 +181,24 @@ class Result:
         Args:
             data: A pair of tensors, a Dataset or a DataLoader.
             batch_size: Data in a forward pass.
-            by: As in `predict`; when None and there is no posterior, "plug-in".
+            by: As in `predict`; when None, "plug-in" where there is no posterior, or torch cannot linearise the model.
             samples: As in `predict`.
         """
-        if by is None:
-            try:
-                by = self.posterior.predicts
-            except NoPosteriorError:
-                by = "plug-in"
         totals: dict[str, Tensor] = {}
         source = as_source(data, next(self.model.parameters()).device)
         for inputs, targets in source.batches(batch_size):
+            by = by or self._usual_way(inputs[:2])
             for name, values in self.predict(inputs, by, samples, batch_size).metrics(targets).items():
                 totals[name] = totals.get(name, torch.zeros(())) + values.sum()
         return {name: float(total) / source.size for name, total in totals.items()}
+
+    def _usual_way(self, inputs: Tensor) -> str:
+        """How inputs are predicted where nothing is asked for, and always can be."""
+        try:
+            self.predict(inputs, samples=1)
+        except (NoPosteriorError, RuntimeError):
+            return "plug-in"
+        return self.posterior.predicts
 
     def calibration(
         self,

@@ -46,7 +46,7 @@ def worked(monkeypatch):
         evidence = SimpleNamespace(estimator="none")
         nothing = SimpleNamespace(table=lambda: ((), []), words=lambda: "")
         scores = {"symmetries": nothing, "evidence": evidence, "log_evidence": 0.0, "num_data": 1, "save": save}
-        return SimpleNamespace(**scores, evaluate=lambda data: {}, calibration=lambda data: nothing)
+        return SimpleNamespace(**scores, evaluate=lambda data, by: {}, calibration=lambda data: nothing)
 
     def fail(*_):
         done.append("trained")
