@@ -227,8 +227,9 @@ class Preconditioned(Rule):
 
     Args:
         base: The other rule: `Kfac`, `Ekfac`, `Diagonal` or `Ggn(joint=False)`.
-        steps: Products for each probe, once for γ and once for the log-determinant; more make it less biased.
-        probes: Random vectors; more make the estimate less noisy.
+        steps: Products for each probe; more make it less biased.
+        probes: Random vectors for the log-determinant; more make the estimate less noisy. γ takes as many products again for
+            the first half of them, rounded up.
         batch_size: Data in a forward pass of a product; when None as many as suit the device.
     """
 
@@ -286,7 +287,7 @@ class PreconditionedCurvature(LanczosCurvature):
         blocks = {name: block.effective(precisions[name].detach()) for name, block in self.blocks.items()}
         by_blocks = torch.stack(list(blocks.values())).sum()
         ratio = torch.stack(list(found.values())).sum() / by_blocks.clamp(min=torch.finfo(by_blocks.dtype).tiny)
-        few = HALF_WEIGHT / len(self.probes)
+        few = HALF_WEIGHT / self._half
         return {name: of * (found[name] + few * ratio) / (of + few) for name, of in blocks.items()}
 
     def log_dets(self, precisions: Precisions) -> Float[Tensor, " probe"]:
@@ -294,6 +295,10 @@ class PreconditionedCurvature(LanczosCurvature):
 
     def slack(self, precisions: Precisions) -> float:
         return float(self._keep("log_dets", precisions, self._log_dets)[1].mean())
+
+    @property
+    def _half(self) -> int:
+        return (len(self.probes) + 1) // 2
 
     def solve(self, vector: Float[Tensor, " p"], precisions: Precisions) -> Float[Tensor, " p"]:
         """(H + Δ)⁻¹ v, by as many steps as a probe takes."""
@@ -322,9 +327,9 @@ class PreconditionedCurvature(LanczosCurvature):
         product, S = self._scale(precisions)
         root = self.products.expand(precisions).sqrt()
         pairs = []
-        for z in self.probes:
+        for z in self.probes[: self._half]:
             b = S * root * z
-            x = S * tridiagonalise(product, b, self.steps).solution() / len(self.probes)
+            x = S * tridiagonalise(product, b, self.steps).solution() / self._half
             pairs.append((self._rotate(x, back=True), self._rotate(z / root, back=True)))
         return pairs
 

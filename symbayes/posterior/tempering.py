@@ -22,7 +22,7 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.ggn import Product, products_of
-from symbayes.curvature.lanczos import solution, tridiagonalise
+from symbayes.curvature.lanczos import tridiagonalise
 from symbayes.data.source import Batch, DataSource
 from symbayes.errors import NotFiniteError
 from symbayes.likelihoods import Likelihood
@@ -152,7 +152,7 @@ def matched_scale(
     exact, claimed = 0.0, 0.0
     for z in products.signs(_PROBES, generator):
         Hz = fisher(z)
-        exact += float(Hz.double() @ solution(*tridiagonalise(total, z, _STEPS), z).double())
+        exact += float(Hz.double() @ tridiagonalise(total, z, _STEPS).solution().double())
         claimed += float(Hz.double() @ z.double())
     return max(exact, 0.0) / claimed if claimed > 0 else 1.0
 

@@ -31,9 +31,9 @@ _OFF = 0.1
 def begin_symmetric(model: nn.Module, prior: Prior, inputs: Tensor, generator: Generator) -> None:
     """Scale the paths of every `RelaxedLayer` by what they give for some inputs, and set precisions to match.
 
-    Paths that keep the most symmetry stay as they are, or are brought to the size of the strongest path of their layer if they
-    were off. Beside them the others are made small, without biases. Learned precisions begin at the first value of the prior;
-    those of small paths at that of their weights, 1 / mean θ².
+    Paths that keep the most symmetry stay as they are; if they were off, their layer is brought to √2 times the size of its
+    inputs, as initial weights usually are for ReLUs. Beside them the others are made small, without biases. Learned precisions
+    begin at the first value of the prior; those of small paths at that of their weights, 1 / mean θ².
 
     Args:
         model: Whose weights are scaled, in place.
@@ -89,7 +89,8 @@ class _Scaling:
         keeping = [path for path in seen if path not in breaking]
         for path in keeping:
             if size[path] < _OFF * strongest:
-                size[path] = self._scale(path, seen[path][0], strongest / len(keeping) ** 0.5)
+                inputs = seen[path][0]
+                size[path] = self._scale(path, inputs, _size(inputs) * (2 / len(keeping)) ** 0.5)
         whole = sum(size[path] ** 2 for path in keeping) ** 0.5
         for path in breaking:
             for name, tensor in self._of(path).items():

@@ -1,5 +1,8 @@
 """The full GGN three ways: by Jacobians, in function space, and by products; and how the bound bounds."""
 
+from dataclasses import replace
+from math import isnan
+
 import pytest
 import torch
 from torch import nn
@@ -8,8 +11,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from symbayes.curvature.ggn import Ggn, ggn_product
 from symbayes.curvature.kernel import TangentKernel
-from symbayes.curvature.lanczos import Lanczos, tridiagonalise
+from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.lanczos import Lanczos, Preconditioned, tridiagonalise
 from symbayes.data.source import LoaderSource, TensorSource
+from symbayes.evidence.evidence import laplace_evidence
 from symbayes.layers.conv import ConvPath
 from symbayes.likelihoods import Categorical, Gaussian
 from symbayes.priors import TensorwisePrior
@@ -95,6 +100,39 @@ def test_lanczos_stops_where_the_krylov_space_ends():
     Q, T = space.Q, space.T
     assert Q.shape == (2, 4)
     assert_close(torch.linalg.eigvalsh(T), torch.tensor([1.0, 2.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("steps", [2, 4, 8])
+def test_what_lanczos_leaves_out_is_known_from_both_sides(steps, generator):
+    basis = torch.linalg.qr(torch.randn(20, 20, generator=generator, dtype=torch.float64)).Q
+    values = torch.logspace(-2, 2, 20, dtype=torch.float64)
+    start = torch.randn(20, generator=generator, dtype=torch.float64)
+    space = tridiagonalise(lambda v: basis @ (values * (basis.T @ v)), start, steps)
+    exact = float((basis.T @ start).square() @ values.log())
+    below, above = float(space.log_form(lowest=0.9e-2)), float(space.log_form())
+    assert below < exact < above
+    assert float(space.log_form(lowest=0.5e-2)) < below  # a worse bound on the spectrum says less
+    whole = tridiagonalise(lambda v: basis @ (values * (basis.T @ v)), start, 20)
+    assert float(whole.log_form()) == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("rule", [Lanczos(probes=3, steps=6), Preconditioned(Kfac(), steps=6, probes=3)])
+def test_an_evidence_says_how_far_it_may_be_off(rule, generator):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    inputs = torch.randn(30, 3, generator=generator, dtype=torch.float64)
+    data, prior = (inputs, inputs.argmax(1) % 2), TensorwisePrior(model)
+    settings = {"likelihood": Categorical(), "prior": prior}
+    generator.manual_seed(1)
+    found = laplace_evidence(model, data, rule=rule, generator=generator, **settings)
+    assert found.slack > 0
+    assert found.standard_error > 0
+    generator.manual_seed(1)
+    whole = laplace_evidence(model, data, rule=replace(rule, steps=30), generator=generator, **settings)
+    assert whole.slack == pytest.approx(0, abs=1e-6)
+    assert float(found.total.detach()) < float(whole.total.detach()) <= float(found.total.detach()) + found.slack + 1e-9
+    exact = laplace_evidence(model, data, rule=Ggn(), **settings)
+    assert (exact.standard_error, exact.slack) == (0, 0)
+    assert isnan(laplace_evidence(model, data, **settings).standard_error)
 
 
 def test_lanczos_estimates_the_full_log_determinant_within_its_error(problem):

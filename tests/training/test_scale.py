@@ -1,0 +1,164 @@
+"""The common scale of precisions, by the full GGN."""
+
+from math import log
+
+import pytest
+import torch
+from scipy.linalg import hadamard
+from torch import nn
+
+import symbayes as sb
+from symbayes.curvature import Ggn, Preconditioned
+from symbayes.curvature.ggn import Products
+from symbayes.data.source import as_source
+from symbayes.training.scale import ScaleSearch, Search, scaled_groups
+from symbayes.training.trainer import Problem
+
+
+def few(size: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(size, 4, generator=generator, dtype=torch.float64)
+    return inputs, (inputs @ torch.randn(4, 3, generator=generator, dtype=torch.float64)).argmax(1)
+
+
+def a_problem(size: int = 60) -> Problem:
+    with torch.random.fork_rng():
+        torch.random.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    return Problem(model, as_source(few(size), torch.device("cpu")), sb.Categorical(), sb.TensorwisePrior(model))
+
+
+def by_search(search: ScaleSearch, problem: Problem, probes: int = 16) -> tuple[float, float]:
+    """The evidence on average over random vectors, and its standard error."""
+    blocks = sb.Kfac().curvature(problem.model, problem.data, problem.likelihood).blocks
+    found = torch.tensor([search.evidence(problem, blocks, seed) for seed in range(probes)], dtype=torch.float64)
+    return float(found.mean()), float(found.std()) / probes**0.5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("precision", [1.0, 0.1])
+def test_the_evidence_of_a_try_is_that_of_the_exact_ggn(precision, monkeypatch):
+    rows = iter(torch.tensor(hadamard(64)[:, :43]).double())  # over all of them z zᵀ is the identity on average
+    monkeypatch.setattr(Products, "signs", lambda self, count, generator: next(rows)[None])
+    problem = a_problem()
+    problem.prior.log_precision.fill_(log(precision))
+    found, _ = by_search(ScaleSearch(steps=43), problem, 64)
+    exact = sb.laplace_evidence(problem.model, few(), problem.likelihood, problem.prior, rule=Ggn())
+    assert found == pytest.approx(float(exact.total), abs=1e-4)
+
+
+def test_some_of_the_data_stand_for_all():
+    problem, search = a_problem(400), ScaleSearch(steps=43, data=200)
+    whole, _ = by_search(ScaleSearch(steps=43), problem, 2)
+    part, error = by_search(search, problem, 8)
+    assert part == pytest.approx(whole, rel=0.05)
+    assert error > 0  # other data for every seed
+    assert by_search(search, problem, 2) == by_search(search, problem, 2)
+
+
+def test_outputs_that_are_not_finite_have_no_evidence():
+    problem = a_problem()
+    blocks = sb.Kfac().curvature(problem.model, problem.data, problem.likelihood).blocks
+    with torch.no_grad():
+        problem.model[0].weight.fill_(torch.nan)
+    assert ScaleSearch().evidence(problem, blocks, 0) == -torch.inf
+
+
+def walk(evidences: list[float], **settings) -> tuple[Search, list[float]]:
+    """A search that is told these evidences: what it had come to, and the scales at which it was told."""
+    problem = a_problem()
+    search, scales = Search(ScaleSearch(**settings), problem), []
+    search.begin(evidences[0], 0)
+    for evidence in evidences[1:]:
+        assert not search.is_done
+        scales.append(float(problem.prior.log_precision[0].detach().exp()))
+        with torch.no_grad():
+            problem.model[0].bias.fill_(evidence)
+        search.judge(evidence)
+    assert search.is_done
+    assert float(problem.model[0].bias[0].detach()) == search.evidence or search.gained == 0
+    assert float(problem.prior.log_precision[0].detach().exp()) == pytest.approx(search.scale)
+    return search, scales
+
+
+def test_it_goes_down_while_there_is_a_gain_and_comes_back():
+    search, scales = walk([-3.0, -2.0, -1.0, -1.5], factor=2.0)
+    assert scales == pytest.approx([0.5, 0.25, 0.125])
+    assert (search.evidence, search.scale, search.gained) == (-1.0, 0.25, 2)
+
+
+def test_it_goes_up_where_down_is_no_gain():
+    search, scales = walk([-3.0, -4.0, -2.0, -1.0], factor=2.0)
+    assert scales == pytest.approx([0.5, 2.0, 4.0])
+    assert (search.evidence, search.scale) == (-1.0, 4.0)
+
+
+def test_where_nothing_is_better_all_stays_as_it_was():
+    search, _ = walk([-3.0, -4.0, -5.0])
+    assert (search.evidence, search.scale, search.tried) == (-3.0, 1.0, 2)
+    walk([-3.0, -4.0], tries=1)
+
+
+def test_paths_that_break_a_symmetry_are_charged_in_full():
+    task = sb.load("placed-digits").subset(20, 0)
+    model = sb.allconv(task, ("factored", "conv"), 1)
+    prior = sb.TensorwisePrior(model, learn=["block1*"])
+    problem = Problem(model, as_source(task.train, torch.device("cpu")), sb.Categorical(), prior)
+    scaled = {name for name, is_scaled in zip(prior.groups, scaled_groups(prior, problem), strict=True) if is_scaled}
+    assert scaled == {"block1.paths.conv.weight", "block1.paths.conv.bias"}
+
+
+def fitted(epochs: int, **settings) -> sb.Result:
+    problem = a_problem()
+    objective = sb.Laplace(final_rule=Preconditioned(sb.Kfac(), steps=20, probes=2), search=ScaleSearch(**settings))
+    return sb.fit(problem.model, few(), prior=problem.prior, objective=objective, epochs=epochs, progress=False)
+
+
+def test_a_search_takes_the_last_epochs_and_ends_early_where_it_is_done():
+    result = fitted(40)
+    assert len(result.history) in (36, 40)  # of four each, two or three tries
+    moved = [record.epoch for record in result.history if record.evidence is not None]
+    assert max(epoch for epoch in moved if epoch < len(result.history)) <= 28
+    assert result.history[28].learning_rate == pytest.approx(0.5 * result.history[0].learning_rate * 3.8, rel=0.5)
+    assert result.evidence.standard_error is not None
+    assert result.evidence.slack is not None
+
+
+def test_a_search_raises_the_evidence_of_a_network_that_fits_its_data():
+    search = ScaleSearch(steps=43)
+    before, after = (
+        sb.fit(p.model, few(), prior=p.prior, objective=sb.Laplace(final_rule=Ggn(), search=s), epochs=e, progress=False)
+        for p, s, e in ((a_problem(), None, 210), (a_problem(), search, 300))  # the same until the search begins
+    )
+    assert [record.loss for record in after.history[:210]] == [record.loss for record in before.history]
+    assert after.log_evidence > before.log_evidence + 1
+
+
+def test_few_epochs_have_no_search():
+    assert len(fitted(5).history) == 5
+
+
+def test_a_search_goes_on_from_a_saved_state(tmp_path):
+    def a_trainer():
+        return sb.Laplace(search=ScaleSearch(steps=8)).trainer(a_problem(), sb.Schedule(20, 20), sb.Optimiser())
+
+    whole = a_trainer()
+    state = whole.init(torch.Generator().manual_seed(0))
+    records = []
+    while not whole.is_done(state):
+        records.append(whole.epoch(state))
+        if state.epoch == 17:
+            whole.save(state, tmp_path)
+    again = a_trainer()
+    state = again.load(tmp_path)
+    while not again.is_done(state):
+        last = again.epoch(state)
+    assert last.evidence == records[-1].evidence
+
+
+@pytest.mark.parametrize("wrong", [{"tries": 0}, {"share": 0.4}, {"factor": 1.0}, {"rate": 0.0}, {"steps": 0}, {"data": 0}])
+def test_settings_without_sense_are_refused(wrong):
+    with pytest.raises(ValueError, match="must be"):
+        ScaleSearch(**wrong)
+    with pytest.raises(ValueError, match="use one of them"):
+        sb.fit(nn.Linear(4, 3).double(), few(), objective=sb.Laplace(search=ScaleSearch(), keep_best=True), progress=False)

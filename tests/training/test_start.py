@@ -1,0 +1,133 @@
+"""Training begins alike, whatever weights and precisions it is given."""
+
+import pytest
+import torch
+from torch import nn
+
+import symbayes as sb
+from symbayes.layers import ConvPath, DensePath, FactoredPath, RelaxedLayer
+from symbayes.training.start import SMALL, begin_symmetric
+
+TASK = sb.load("placed-digits").subset(40, 0)
+INPUTS = TASK.train[0].double()
+PATHS = ("factored", "conv", "gconv")
+
+
+def network(relaxation: float, paths: tuple[str, ...] = PATHS) -> nn.Module:
+    return sb.allconv(TASK, paths, 1, relaxation=relaxation, generator=torch.Generator().manual_seed(0)).double()
+
+
+def begin(model: nn.Module, prior: sb.priors.Prior | None = None) -> sb.priors.Prior:
+    prior = prior if prior is not None else sb.TensorwisePrior(model)
+    begin_symmetric(model, prior, INPUTS, torch.Generator().manual_seed(0))
+    return prior
+
+
+def sizes(model: nn.Module) -> dict[tuple[str, str], float]:
+    """Of the outputs of every path, and of the sum of those that break nothing."""
+    found: dict[tuple[str, str], float] = {}
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, RelaxedLayer)}
+    for name, layer in layers.items():
+        for path, module in layer.paths.items():
+
+            def note(module, args, output, key=(name, path)):
+                found[key] = float(output.square().mean().sqrt())
+
+            module.register_forward_hook(note)
+    with torch.no_grad():
+        model(INPUTS)
+    return found
+
+
+def test_networks_at_equal_scales_and_at_small_ones_begin_alike():
+    at_equal, at_small = network(1.0), network(0.03)
+    of_equal, of_small = begin(at_equal), begin(at_small)
+    torch.testing.assert_close(of_equal.log_precision, of_small.log_precision)
+    with torch.no_grad():
+        torch.testing.assert_close(at_equal(INPUTS), at_small(INPUTS))
+
+
+def test_paths_that_break_a_symmetry_are_small_in_every_layer():
+    model = network(1.0)
+    begin(model)
+    found = sizes(model)
+    for layer in {layer for layer, _ in found}:
+        for path in ("factored", "conv"):
+            assert found[layer, path] == pytest.approx(SMALL * found[layer, "gconv"], rel=1e-6)
+
+
+@torch.no_grad()
+def test_a_path_that_keeps_the_symmetry_is_brought_back_where_it_was_off():
+    model = network(1.0)
+    prior = sb.TensorwisePrior(model)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "gconv" in name:
+                weight.mul_(1e-4)
+        prior.log_precision.fill_(15.0)
+    begin(model, prior)
+    found, usual = sizes(model), sizes(begun := network(0.03))
+    begin(begun)
+    for layer in {layer for layer, _ in found}:
+        assert 1 / 4 < found[layer, "gconv"] / usual[layer, "gconv"] < 4  # of its order, from 1e-4
+        assert found[layer, "conv"] == pytest.approx(SMALL * found[layer, "gconv"], rel=1e-6)
+    precisions = prior.precisions()
+    assert all(float(precisions[name]) == pytest.approx(1.0) for name in precisions if "gconv" in name or "head" in name)
+
+
+@torch.no_grad()
+def test_precisions_of_small_paths_are_those_of_their_weights():
+    model = network(0.5, ("factored", "conv"))
+    prior, named = begin(model), dict(model.named_parameters())
+    weights = [named[f"block1.paths.factored.{part}.weight"] for part in ("gather", "scatter")]
+    mean = sum(float(w.square().sum()) for w in weights) / sum(w.numel() for w in weights)
+    for part in ("gather", "scatter"):
+        assert float(prior.precisions()[f"block1.paths.factored.{part}.weight"]) == pytest.approx(1 / mean)
+    assert float(prior.precisions()["block1.paths.conv.weight"]) == pytest.approx(1.0)
+
+
+@torch.no_grad()
+def test_weights_that_are_zero_are_drawn():
+    layer = RelaxedLayer({"conv": ConvPath(1, 2, (3, 3)), "factored": FactoredPath((1, 4, 4), (2, 4, 4))})
+    with torch.no_grad():
+        for weight in layer.paths["factored"].parameters():
+            weight.zero_()
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(32, 3)).double()
+    inputs = torch.randn(8, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    begin_symmetric(model, sb.TensorwisePrior(model), inputs, torch.Generator().manual_seed(0))
+    given = [path(inputs).square().mean().sqrt() for path in (layer.paths["factored"], layer.paths["conv"])]
+    assert float(given[0] / given[1]) == pytest.approx(SMALL)
+
+
+@torch.no_grad()
+def test_frozen_precisions_and_models_without_a_choice_stay_as_they_are():
+    model = network(1.0, ("factored", "conv"))
+    prior = sb.TensorwisePrior(model, 2.0, learn=["*conv.weight"])
+    before = {name: float(value) for name, value in prior.precisions().items()}
+    begin(model, prior)
+    assert {name: float(value) for name, value in prior.precisions().items()} == pytest.approx(before)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(256, 10)).double()
+    weight = plain[1].weight.detach().clone()
+    begin(plain)
+    assert torch.equal(plain[1].weight, weight)
+
+
+def test_a_layer_of_dense_and_conv_with_biases_gives_up_those_that_break():
+    layer = RelaxedLayer({"dense": DensePath((1, 4, 4), (2, 4, 4)), "conv": ConvPath(1, 2, (3, 3))})
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(32, 3)).double()
+    with torch.no_grad():
+        layer.paths["dense"].bias.fill_(1.0)
+        layer.paths["conv"].bias.fill_(0.5)
+    inputs = torch.randn(8, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    begin_symmetric(model, sb.TensorwisePrior(model), inputs, torch.Generator().manual_seed(0))
+    assert not layer.paths["dense"].bias.any()
+    assert (layer.paths["conv"].bias == 0.5).all()
+
+
+def test_training_from_three_starts_begins_at_one_loss():
+    losses = []
+    for relaxation in (1.0, 0.03):
+        model = sb.allconv(TASK, ("factored", "conv"), 1, relaxation=relaxation, generator=torch.Generator().manual_seed(0))
+        result = sb.fit(model, TASK.train, epochs=1, progress=False)
+        losses.append(result.history[0].loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
