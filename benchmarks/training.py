@@ -19,7 +19,8 @@ from symbayes.evidence.evidence import evidence_at
 from symbayes.likelihoods import Categorical
 from symbayes.models import build_allconv
 from symbayes.priors import TensorwisePrior
-from symbayes.training.by_curvature import ByCurvature, CurvatureState, CurvatureTrainer, Laplace, Map
+from symbayes.training.by_curvature import ByCurvature, CurvatureTrainer, Laplace, Map
+from symbayes.training.curvature_state import CurvatureState
 from symbayes.training.optimiser import PLAIN, Optimiser
 from symbayes.training.trainer import Problem, Schedule
 

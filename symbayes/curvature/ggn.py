@@ -323,6 +323,7 @@ def _pushing(model: nn.Module, names: Sequence[str], reference: Reference) -> Pu
             try:
                 Jv = push(outputs_at, (chosen,), (tangents,))[1]
                 (pulled,) = vjp(outputs_at, chosen)[1](reference.column)
+                pulled = {name: gradient.to_dense() for name, gradient in pulled.items()}
             except RuntimeError as error:
                 why = str(error)
                 continue
@@ -385,7 +386,7 @@ def ggn_product(
             columns = likelihood.fisher_columns(outputs) * root.to(outputs)
             LJv = torch.einsum("kvnc,kvn->nc", columns, torch.einsum("kvnc,nc->kvn", columns, Jv))
             (pulled,) = vjp(outputs_at, chosen)[1](LJv)
-            total += torch.cat([pulled[name].flatten() for name in sizes])
+            total += torch.cat([pulled[name].to_dense().flatten() for name in sizes])
     return total
 
 

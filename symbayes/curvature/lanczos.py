@@ -228,19 +228,23 @@ class Preconditioned(Rule):
     Args:
         base: The other rule: `Kfac`, `Ekfac`, `Diagonal` or `Ggn(joint=False)`.
         steps: Products for each probe; more make it less biased.
-        probes: Random vectors for the log-determinant; more make the estimate less noisy. γ takes as many products again for
-            the first half of them, rounded up.
+        probes: Random vectors; more make the estimate less noisy.
+        probes_of_gamma: How many of them γ is found from, by as many products again; all when None.
         batch_size: Data in a forward pass of a product; when None as many as suit the device.
     """
 
     base: Rule = field(default_factory=lambda: Kfac(MonteCarloFisher()))
     steps: int = 20
     probes: int = 1
+    probes_of_gamma: int | None = None
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.probes < 1 or self.steps < 1:
-            raise ValueError(f"Preconditioned needs at least one probe and one step, got {self.probes} and {self.steps}.")
+        if min(self.probes, self.steps, self.probes if self.probes_of_gamma is None else self.probes_of_gamma) < 1:
+            raise ValueError(
+                "Preconditioned needs at least one probe, for γ, too, and one step; got "
+                f"{self.probes}, {self.probes_of_gamma} and {self.steps}."
+            )
 
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
@@ -253,7 +257,8 @@ class Preconditioned(Rule):
             )
         products = products_of(model, data, likelihood, self.batch_size or data_at_once(model, data))
         probes = products.signs(self.probes, generator)
-        return PreconditionedCurvature(products, probes, self.steps, str(self), base.blocks, base.estimator)
+        blocks, of_gamma = base.blocks, self.probes_of_gamma
+        return PreconditionedCurvature(products, probes, self.steps, str(self), blocks, base.estimator, of_gamma)
 
     def __str__(self) -> str:
         many = f"{self.probes} probe{'s' if self.probes > 1 else ''}, {self.steps} steps"
@@ -271,8 +276,10 @@ class PreconditionedCurvature(LanczosCurvature):
         estimator: str,
         blocks: Mapping[str, Block],
         base: str,
+        of_gamma: int | None = None,
     ) -> None:
         super().__init__(products, probes, steps, estimator)
+        self.of_gamma = of_gamma
         self.blocks = {name: blocks[name] for name in products.sizes}
         #: How the blocks were estimated, in words.
         self.base = base
@@ -287,7 +294,7 @@ class PreconditionedCurvature(LanczosCurvature):
         blocks = {name: block.effective(precisions[name].detach()) for name, block in self.blocks.items()}
         by_blocks = torch.stack(list(blocks.values())).sum()
         ratio = torch.stack(list(found.values())).sum() / by_blocks.clamp(min=torch.finfo(by_blocks.dtype).tiny)
-        few = HALF_WEIGHT / self._half
+        few = HALF_WEIGHT / len(self.probes[: self.of_gamma])
         return {name: of * (found[name] + few * ratio) / (of + few) for name, of in blocks.items()}
 
     def log_dets(self, precisions: Precisions) -> Float[Tensor, " probe"]:
@@ -295,10 +302,6 @@ class PreconditionedCurvature(LanczosCurvature):
 
     def slack(self, precisions: Precisions) -> float:
         return float(self._keep("log_dets", precisions, self._log_dets)[1].mean())
-
-    @property
-    def _half(self) -> int:
-        return (len(self.probes) + 1) // 2
 
     def solve(self, vector: Float[Tensor, " p"], precisions: Precisions) -> Float[Tensor, " p"]:
         """(H + Δ)⁻¹ v, by as many steps as a probe takes."""
@@ -327,9 +330,10 @@ class PreconditionedCurvature(LanczosCurvature):
         product, S = self._scale(precisions)
         root = self.products.expand(precisions).sqrt()
         pairs = []
-        for z in self.probes[: self._half]:
+        probes = self.probes[: self.of_gamma]
+        for z in probes:
             b = S * root * z
-            x = S * tridiagonalise(product, b, self.steps).solution() / self._half
+            x = S * tridiagonalise(product, b, self.steps).solution() / len(probes)
             pairs.append((self._rotate(x, back=True), self._rotate(z / root, back=True)))
         return pairs
 

@@ -41,7 +41,7 @@ def with_posterior(result, data, rule=None):
 @pytest.fixture(scope="module")
 def bare():
     with torch.random.fork_rng():
-        return replace(sb.fit(network(), blobs(), epochs=12, progress=False), make_posterior=None)
+        return replace(sb.fit(network(), blobs(), objective=sb.Laplace(), epochs=12, progress=False), make_posterior=None)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,8 @@ def regression():
     inputs, classes = blobs()
     data = (inputs, torch.eye(3)[classes])
     with torch.random.fork_rng():
-        return with_posterior(sb.fit(network(), data, likelihood=sb.Gaussian(0.5), epochs=12, progress=False), data)
+        fitted = sb.fit(network(), data, likelihood=sb.Gaussian(0.5), objective=sb.Laplace(), epochs=12, progress=False)
+        return with_posterior(fitted, data)
 
 
 def test_the_posterior_is_found_once(bare):

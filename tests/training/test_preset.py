@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import symbayes as sb
 from symbayes.data.source import as_source
@@ -26,13 +27,36 @@ def problem(model: nn.Module, size: int = 400) -> Problem:
 
 def test_a_fit_without_settings_is_one_with_those_of_the_preset():
     model = network()
-    usual = sb.preset(problem(model))
-    quick = sb.Schedule(3, usual.schedule.batch_size, usual.schedule.learning_rate, usual.schedule.warm_up)
-    explicit = sb.fit(model, data(), objective=usual.objective, optimiser=usual.optimiser, schedule=quick, progress=False)
+    usual = sb.preset(problem(model), epochs=3)
+    parts = {"objective": usual.objective, "optimiser": usual.optimiser, "schedule": usual.schedule}
+    explicit = sb.fit(model, data(), **parts, progress=False)
     default = sb.fit(network(), data(), epochs=3, progress=False)
     assert default.evidence == explicit.evidence
     assert "running mean" in default.history[1].evidence.estimator
-    assert default.evidence.estimator == "KFAC (expand, exact Fisher)"
+    full = "full GGN by Lanczos (2 probes, 3 steps), preconditioned by KFAC (expand, exact Fisher)"
+    assert default.evidence.estimator == full
+    assert "25 steps" in str(sb.preset(problem(model)).objective.final_rule)
+
+
+def test_the_full_ggn_is_for_models_and_data_that_can_be_gone_through_often():
+    loader = DataLoader(TensorDataset(*data()), 50)
+    model = network()
+    others = [
+        Problem(model, as_source(loader, torch.device("cpu")), sb.Categorical(), sb.TensorwisePrior(model)),
+        problem(sb.OrbitAverage(network(), sb.affine2d("rotation"), samples=2)),
+    ]
+    for other in others:
+        objective = sb.preset(other).objective
+        assert (objective.search, objective.final_rule) == (None, sb.Kfac())
+        assert objective.symmetric_start
+    assert sb.preset(problem(model)).objective.search is not None
+
+
+def test_factors_that_take_long_to_decompose_are_decomposed_seldom():
+    long = nn.Sequential(nn.Flatten(), nn.Linear(4, 2200), nn.Linear(2200, 3))
+    assert [sb.preset(problem(long), epochs=n).objective.hyper_every for n in (100, 30, 3)] == [4, 2, 1]
+    assert sb.preset(problem(long), epochs=100).optimiser.eigenbasis == 4
+    assert sb.preset(problem(network()), epochs=100).objective.hyper_every == 1
 
 
 @pytest.mark.parametrize(("size", "batch_size"), [(60, 16), (1400, 87), (4000, 250), (60_000, 250)])
