@@ -1,6 +1,7 @@
-"""`python -m papers estimators`, `illustrate` and `gallery`: what documents are made of."""
+"""`python -m papers estimators`, `starts`, `ranks`, `illustrate` and `gallery`: what documents are made of."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -8,10 +9,13 @@ import typer
 from rich.table import Table
 
 from papers.figures import estimators as estimator_study
+from papers.figures import evidence as evidence_study
 from papers.figures.gallery import run as draw_gallery
 from papers.figures.illustrations import run as draw_illustrations
+from papers.runs import commit
 from symbayes.cli.study import Progress
 from symbayes.cli.terminal import check_folder, console, with_progress, writing
+from symbayes.data.storage import write_whole
 
 
 def estimators(
@@ -31,6 +35,53 @@ def estimators(
                 cells = [_ratio(value, full) for value, full in zip(row.log_det, reference.log_det, strict=True)]
                 table.add_row(row.estimator, _ratio(row.trace, reference.trace), *cells)
         console.print(table)
+
+
+def starts(
+    width: Annotated[int, typer.Option(help="Of the networks.", min=1)] = 4,
+    epochs: Annotated[int, typer.Option(min=1)] = 50,
+    num_data: Annotated[int, typer.Option("--data", help="Training images.", min=20)] = 1400,
+    seeds: Annotated[int, typer.Option(help="How many.", min=1)] = 2,
+    out: Annotated[Path, typer.Option(help="File for the figures.")] = Path("starts.json"),
+) -> None:
+    """Whether the start decides: F-FC+CONV from three starts, by evidence and equivariance errors; MAP beside them."""
+    with console.status("training") as status:
+        rows = list(evidence_study.starts(width, epochs, num_data, range(seeds), status.update))
+    table = Table("task, seed", "start", "method", "−log evidence", "test NLL", "accuracy", "equivariance errors of layers, %")
+    for row in rows:
+        errors = " ".join(f"{100 * error:.1f}" for error in row.errors)
+        figures = f"{-row.log_evidence:.3f} ± {row.standard_error:.3f}", f"{row.test_nll:.3f}", f"{100 * row.accuracy:.1f} %"
+        table.add_row(f"{row.task}, {row.seed}", row.start, row.method, *figures, errors)
+    console.print(table)
+    _write_figures(out, rows)
+
+
+def ranks(
+    epochs: Annotated[int, typer.Option(min=1)] = 40,
+    num_data: Annotated[int, typer.Option("--data", help="Training images.", min=20)] = 500,
+    seed: Annotated[int, typer.Option(help="Of data and weights.")] = 0,
+    out: Annotated[Path, typer.Option(help="File for the figures.")] = Path("ranks.json"),
+) -> None:
+    """Whether the evidence ranks small networks as their test loss does: twelve kinds on each of three tasks."""
+    with console.status("training") as status:
+        rows = list(evidence_study.ranks(epochs, num_data, seed, status.update))
+    table = Table("task", "network", "−log evidence", "test NLL", "accuracy")
+    for row in rows:
+        figures = f"{-row.log_evidence:.3f} ± {row.standard_error:.3f}", f"{row.test_nll:.3f}", f"{100 * row.accuracy:.1f} %"
+        table.add_row(row.task, row.network, *figures)
+    console.print(table)
+    for task in dict.fromkeys(row.task for row in rows):
+        of_task = [row for row in rows if row.task == task]
+        found = evidence_study.correlation(of_task)
+        console.print(f"{task}: rank correlation {found:.2f} over {len(of_task)} networks", highlight=False)
+    console.print(f"all: rank correlation {evidence_study.correlation(rows):.2f}", highlight=False)
+    _write_figures(out, rows)
+
+
+def _write_figures(out: Path, rows: Sequence[evidence_study.Trained]) -> None:
+    with writing(out):
+        write_whole(out, json.dumps(evidence_study.as_figures(rows, commit()), indent=1) + "\n")
+    console.print(f"{out}", highlight=False)
 
 
 def illustrate(out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("illustrations")) -> None:

@@ -11,8 +11,6 @@ import typer
 
 from symbayes.cli.study import Cell, EachEpoch, Outcome, Study, accuracy_table, page_runs, run_problem, run_study
 from symbayes.cli.terminal import check_page, console, paper_table, with_progress, writing
-from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.load import load
 from symbayes.data.source import as_source
 from symbayes.data.storage import write_together
@@ -23,8 +21,8 @@ from symbayes.report.invariance import extent_words
 from symbayes.report.page import FigureTable
 from symbayes.report.runs import comparison_page
 from symbayes.training.by_curvature import Laplace, Map
-from symbayes.training.optimiser import PLAIN
-from symbayes.training.trainer import Objective, Problem, Schedule
+from symbayes.training.fit import preset
+from symbayes.training.trainer import Problem
 
 TASKS = {"digit": "placed-digits", "digit and quadrant": "quadrant-digits"}
 MODELS = {"FC": ("dense",), "CONV": ("conv",), "F-FC+CONV": ("factored", "conv")}
@@ -61,17 +59,17 @@ def study(settings: Settings) -> Study:
 
 
 def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
-    """Train one cell and evaluate it. The evidence at the end is by KFAC with the exact Fisher, for all cells alike."""
+    """Train one cell as `sb.fit` does, or by MAP, and evaluate it; the evidence at the end is by one rule for all cells."""
     task = load(TASKS[cell.task])
     generator = torch.Generator().manual_seed(cell.seed)
     model = allconv(task, MODELS[cell.model], settings.width, generator=generator)
     problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), TensorwisePrior(model))
-    rule, final = Kfac(MonteCarloFisher()), Kfac()
-    objective: Objective = Map(rule, final)
-    if cell.objective == "evidence":
-        objective = Laplace(rule, final, cool_down=0.5, hyper_every=2, damping=0.3)
-    schedule = Schedule(settings.epochs, batch_size=100, learning_rate=3e-3, warm_up=0.0)
-    return run_problem(cell, objective.trainer(problem, schedule, PLAIN), task.test, generator, each_epoch)
+    usual = preset(problem, epochs=settings.epochs)
+    objective = usual.objective
+    if cell.objective == "MAP" and isinstance(objective, Laplace):
+        objective = Map(objective.rule, objective.final_rule)
+    trainer = objective.trainer(problem, usual.schedule, usual.optimiser)
+    return run_problem(cell, trainer, task.test, generator, each_epoch)
 
 
 def table(outcomes: list[Outcome]) -> FigureTable:

@@ -166,7 +166,7 @@ def test_embeddings_turn_too(generator):
 def test_what_makes_no_sense_is_refused(problem):
     with pytest.raises(ValueError, match="at least one probe, for γ, too, and one step; got 1, None and 0"):
         Preconditioned(steps=0)
-    with pytest.raises(ValueError, match="at least one probe and one step, got 0 and 20"):
+    with pytest.raises(ValueError, match="for γ, too, and one step; got 0, None and 20"):
         Preconditioned(probes=0)
     with pytest.raises(ValueError, match=r"must give blocks, got exact GGN \(full\). Use Kfac"):
         found_by(Preconditioned(Ggn()), problem)

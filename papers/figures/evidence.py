@@ -1,0 +1,138 @@
+"""Whether the evidence can be trusted: from several starts to one answer, and whether it ranks networks as their test data do.
+
+*Starts*: networks whose paths begin at equal scales with precisions of 1; with those that break a symmetry off; and with only
+those on. *Ranks*: networks of many kinds by the evidence and by their test loss, with Spearman's correlation. All are trained
+as `sb.fit` does by default. MAP, with all precisions at 1, is set beside.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from math import log
+
+import torch
+from torch import nn
+
+from papers.data import load
+from symbayes.data.source import as_source
+from symbayes.data.task import Task
+from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layout import Layout
+from symbayes.likelihoods import Categorical
+from symbayes.models import allconv
+from symbayes.priors import Prior, TensorwisePrior
+from symbayes.training.by_curvature import Laplace, Map
+from symbayes.training.fit import fit, preset
+from symbayes.training.result import Result
+from symbayes.training.trainer import Problem
+
+TASKS = ("upright-digits", "placed-digits", "quadrant-digits")
+STARTS = ("equal", "breaking off", "only breaking on")
+#: Paths and widths of the networks that are ranked.
+RANKED = tuple(
+    product((("conv",), ("dense",), ("factored",), ("factored", "conv"), ("sparse_conv",), ("sparse", "sparse_conv")), (1, 2))
+)
+#: How small paths are that begin off.
+_OFF = 0.03
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One network, in plain numbers, per datum."""
+
+    task: str
+    network: str
+    start: str
+    method: str
+    seed: int
+    log_evidence: float
+    standard_error: float
+    train_nll: float
+    test_nll: float
+    accuracy: float
+    #: Equivariance error of every layer that had a choice, under the group of its most symmetric path.
+    errors: tuple[float, ...]
+
+
+def train(task: Task, paths: Sequence[str], width: int, start: str, method: str, epochs: int, seed: int) -> Trained:
+    """Train one network and evaluate it."""
+    model = allconv(task, paths, width, relaxation=1.0, generator=torch.Generator().manual_seed(seed))
+    prior = TensorwisePrior(model)
+    begin(model, prior, start)
+    problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), prior)
+    usual = preset(problem, epochs=epochs)
+    objective = usual.objective
+    assert isinstance(objective, Laplace)
+    chosen = objective if method == "evidence" else Map(objective.rule, objective.final_rule)
+    result = fit(
+        model, task.train, prior=prior, objective=chosen, optimiser=usual.optimiser, schedule=usual.schedule, seed=seed,
+        progress=False,
+    )  # fmt: skip
+    return _described(result, task, f"{'+'.join(paths)}, width {width}", start, method, seed)
+
+
+def _described(result: Result, task: Task, network: str, start: str, method: str, seed: int) -> Trained:
+    size, evidence = result.num_data, result.evidence
+    test = result.evaluate(task.test, by="plug-in")
+    keeping = {row.layer: row.error for row in result.symmetries.rows if row.symmetry and not row.relaxes}
+    layers = {name for name, layer in result.model.named_modules() if isinstance(layer, RelaxedLayer) and len(layer.paths) > 1}
+    errors = tuple(float(error) for layer, error in keeping.items() if layer in layers and error is not None)
+    return Trained(
+        task.name, network, start, method, seed, result.log_evidence / size, (evidence.standard_error or 0.0) / size,
+        -evidence.log_likelihood / size, test["nll"], test["accuracy"], errors,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def begin(model: nn.Module, prior: Prior, start: str) -> None:
+    """Bring a network whose paths are at equal scales to one of the starts.
+
+    Raises:
+        ValueError: If it is not one of them.
+    """
+    if start not in STARTS:
+        raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}.")
+    tensors, named = Layout.of(model).tensors, dict(model.named_parameters())
+    with_choice = {tensor.layer for tensor in tensors.values() if tensor.relaxes}
+    places = {(tensor.layer, tensor.path): tensor.relaxes for tensor in tensors.values() if tensor.layer in with_choice}
+    for place, breaks in places.items():
+        if start == "equal" or breaks == (start == "only breaking on"):
+            continue
+        members = [t for t in tensors.values() if (t.layer, t.path) == place]
+        weights = [named[t.name] for t in members if t.kind == "weight"]
+        for weight in weights:
+            weight.mul_(_OFF ** (1 / len(weights)))
+        mean = float(sum(weight.square().sum() for weight in weights)) / sum(weight.numel() for weight in weights)
+        for tensor in members:
+            prior.log_precision[prior.groups.index(prior.group_of[tensor.name])] = -log(mean)
+
+
+def starts(width: int, epochs: int, size: int, seeds: Sequence[int], say: Callable[[str], None]) -> Iterator[Trained]:
+    """Every start, and MAP beside them, on digits placed anywhere, and on digit and quadrant."""
+    for name, seed in product(TASKS[1:], seeds):
+        task = load(name).subset(size, seed)
+        for start, method in [*((start, "evidence") for start in STARTS), ("equal", "map")]:
+            say(f"{name}, seed {seed}: {start}, {method}")
+            yield train(task, ("factored", "conv"), width, start, method, epochs, seed)
+
+
+def ranks(epochs: int, size: int, seed: int, say: Callable[[str], None]) -> Iterator[Trained]:
+    """Networks of many kinds by the evidence, on three tasks."""
+    for name in TASKS:
+        task = load(name).subset(size, seed)
+        for paths, width in RANKED:
+            say(f"{name}: {'+'.join(paths)}, width {width}")
+            yield train(task, paths, width, "equal", "evidence", epochs, seed)
+
+
+def correlation(rows: Sequence[Trained]) -> float:
+    """Spearman's, of the evidence and the test loss, which fall together: 1 where both rank alike."""
+    from scipy.stats import spearmanr
+
+    found = spearmanr([-row.log_evidence for row in rows], [row.test_nll for row in rows])
+    return float(found.statistic)
+
+
+def as_figures(rows: Sequence[Trained], commit: str) -> list[dict[str, object]]:
+    """For a file of figures."""
+    return [{**asdict(row), "commit": commit} for row in rows]
