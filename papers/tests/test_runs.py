@@ -14,7 +14,6 @@ from papers import runs as provenance
 from papers import tables as papers
 from papers.__main__ import app
 from papers.ella import rows as ella
-from papers.ella.recipes import Recipe
 from papers.filters import rows as filter_vi
 from papers.reproduce import print_table
 from papers.rows import Options, TextTable, spread
@@ -87,7 +86,8 @@ def test_rows_of_tables_keep_how_they_are_trained(monkeypatch):
     row = ella.Row("cifar10", "conv", "evidence", None, 0)
     found = {"asked": Options().asked, **json.loads(json.dumps(table.settings(row, Options())))}
     assert differences(found, Options(), table.settings(row, Options())) == []
-    monkeypatch.setattr(ella, "recipe", lambda *place: Recipe(schedule=Schedule(7)))
+    usual = ella.recipe(ella.any_problem(), row.task, row.method)
+    monkeypatch.setattr(ella, "recipe", lambda *place: replace(usual, schedule=Schedule(7, 100)))
     assert differences(found, Options(), table.settings(row, Options())) == ["epochs", "settings"]
 
 
@@ -114,7 +114,7 @@ def test_a_process_that_is_killed_fails_its_rows_and_no_more(monkeypatch):
 
     monkeypatch.setattr(reproduce, "ProcessPoolExecutor", Broken)
     monkeypatch.setattr(reproduce, "_attempt", killed)
-    found = dict(reproduce._performed({"a": ("a",), "b": ("b",)}, jobs=2))
+    found = dict(reproduce._perform({"a": ("a",), "b": ("b",)}, jobs=2))
     assert set(found) == {"a", "b"}
     assert "Use fewer --jobs" in found["a"]
 
