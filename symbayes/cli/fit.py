@@ -7,17 +7,17 @@ import torch
 import typer
 
 from symbayes.cli.terminal import check_folder, console, plain_table, writing
+from symbayes.curvature.kfac import Kfac
 from symbayes.data.load import load
 from symbayes.data.storage import DAMAGE, error_words, write_whole
 from symbayes.data.transform import FlipCrop
 from symbayes.dynamics.discover import check_device
 from symbayes.models import allconv
 from symbayes.report.runs import PAGE, make_page, write_page
-from symbayes.training.by_curvature import Laplace, Map
+from symbayes.training.by_curvature import Map
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit as fit_model
-from symbayes.training.optimiser import PLAIN, Optimiser
-from symbayes.training.trainer import Objective, Schedule
+from symbayes.training.trainer import Objective
 
 #: Test data on which `fit` looks at calibration: linearised predictions of large networks take a while.
 _CALIBRATED = 200
@@ -45,7 +45,7 @@ def fit(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result that is in the folder.")] = False,
 ) -> None:
     """Train the paper's network on a task, and save the result with its page."""
-    objectives: dict[str, Objective] = {"evidence": Laplace(), "elbo": Elbo(), "map": Map()}
+    objectives: dict[str, Objective | None] = {"evidence": None, "elbo": Elbo(), "map": Map(final_rule=Kfac())}
     if by not in objectives:
         raise typer.BadParameter(f"--by must be one of {', '.join(objectives)}, got {by!r}.")
     try:
@@ -57,24 +57,19 @@ def fit(
     check_folder(out, holds=_FILES, overwrite=overwrite)
     console.print(str(loaded), highlight=False)
     console.print(model.description, highlight=False)
-    # Steps in an eigenbasis go far, but tensors of many features have none.
-    fast = Schedule(epochs, 128, learning_rate=2e-3 if "dense" in paths.split(",") else 6e-3)
-    by_evidence = by == "evidence"
     result = fit_model(
         model,
         loaded.train,
         objective=objectives[by],
-        optimiser=Optimiser() if by_evidence else PLAIN,
-        schedule=fast if by_evidence else Schedule(epochs, 128, learning_rate=3e-3, warm_up=0.0),
+        epochs=epochs,
         augment=FlipCrop() if augment else None,
         seed=seed,
     )
     console.print(plain_table(*result.symmetries.table(), left=3))
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluate(loaded.test, by="plug-in").items())
-    per_datum = result.log_evidence / result.num_data
-    console.print(
-        f"test, plug-in: {metrics}; log evidence {per_datum:.4f} per datum ({result.evidence.estimator})", highlight=False
-    )
+    spread, size = result.evidence.standard_error, result.num_data
+    evidence = f"log evidence {result.log_evidence / size:.4f}" + ("" if spread is None else f" ± {spread / size:.4f}")
+    console.print(f"test, plug-in: {metrics}; {evidence} per datum ({result.evidence.estimator})", highlight=False)
     calibration = result.calibration((loaded.test[0][:_CALIBRATED], loaded.test[1][:_CALIBRATED]))
     console.print(calibration.words())
     console.print(plain_table(*calibration.table()))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log, nan, pi
+from math import isnan, log, nan, pi
 
 import torch
 from jaxtyping import Float
@@ -52,9 +52,11 @@ class Evidence:
 
     def __str__(self) -> str:
         per = self.total.item() / self.num_data
+        error = "" if isnan(self.standard_error) else f" ± {self.standard_error:.1f}"
         return (
-            f"log evidence {self.total.item():.1f} ({per:.3f} per datum) = log-likelihood {self.log_likelihood.item():.1f} "
-            f"+ log-prior {self.log_prior.item():.1f} + log-volume {self.log_volume.item():.1f}; {self.estimator}"
+            f"log evidence {self.total.item():.1f}{error} ({per:.3f} per datum) = "
+            f"log-likelihood {self.log_likelihood.item():.1f} + log-prior {self.log_prior.item():.1f} + "
+            f"log-volume {self.log_volume.item():.1f}; {self.estimator}"
         )
 
 

@@ -43,7 +43,7 @@ def worked(monkeypatch):
 
     def result(*_, **__):
         done.append("trained")
-        evidence = SimpleNamespace(estimator="none")
+        evidence = SimpleNamespace(estimator="none", standard_error=None)
         nothing = SimpleNamespace(table=lambda: ((), []), words=lambda: "")
         scores = {"symmetries": nothing, "evidence": evidence, "log_evidence": 0.0, "num_data": 1, "save": save}
         return SimpleNamespace(**scores, evaluate=lambda data, by: {}, calibration=lambda data: nothing)
