@@ -277,6 +277,8 @@ class PreconditionedCurvature(LanczosCurvature):
         blocks: Mapping[str, Block],
         base: str,
         of_gamma: int | None = None,
+        *,
+        comparable: bool = False,
     ) -> None:
         super().__init__(products, probes, steps, estimator)
         self.of_gamma = of_gamma
@@ -284,6 +286,10 @@ class PreconditionedCurvature(LanczosCurvature):
         #: How the blocks were estimated, in words.
         self.base = base
         self.eigenvalues = torch.cat([block.eigenvalues for block in self.blocks.values()])
+        if comparable:
+            # Signs of the weights, not of eigenvectors, which have other signs and another order for blocks that hardly differ:
+            # more noise, but the same for weights and precisions that are to be compared.
+            self.probes = torch.stack([self._rotate(probe) for probe in probes])
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         """γ by tensor, never zero where the blocks have some.

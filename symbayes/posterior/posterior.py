@@ -118,6 +118,8 @@ class Posterior:
         for pattern in patterns:
             if not any(fnmatch(name, pattern) for name in names):
                 raise ValueError(f"Patterns must name uncertain tensors; {pattern!r} matches none of {', '.join(names)}.")
+        if len(chosen) == len(self.parts):
+            return self
         return replace(self, parts=tuple(chosen), kind=f"{self.kind}, of {', '.join(patterns)} alone", temperature=1.0)
 
     def sample(self, count: int, *, generator: Generator | None = None, antithetic: bool = False) -> dict[str, Tensor]:

@@ -39,6 +39,14 @@ MOST, FEWEST, NUMBERS = 500, 100, 2**28
 _PROBES, _STEPS, _AT_ONCE = 4, 20, 500
 
 
+def copied(model: nn.Module) -> nn.Module:
+    """A copy of a model, where there can be one: the model may be moved or trained on before the posterior is asked for."""
+    try:
+        return deepcopy(model)
+    except (RuntimeError, TypeError):  # torch copies leaves alone, and users keep what they like in modules
+        return model
+
+
 def tempered_posterior(
     find: Callable[[], Posterior],
     model: nn.Module,
@@ -90,7 +98,7 @@ def tempered(
     highest = 1.0
     if likelihood.is_normal:
         highest = min(1.0, matched_scale(plain, model, likelihood, data, precisions, generator=generator))
-    found = TEMPERATURES[-1]
+    found = highest * TEMPERATURES[-1]
     for temperature in TEMPERATURES:
         if passes(outputs, targets, likelihood, highest * temperature):
             found = highest * temperature
@@ -154,7 +162,8 @@ def matched_scale(
         Hz = fisher(z)
         exact += float(Hz.double() @ tridiagonalise(total, z, _STEPS).solution().double())
         claimed += float(Hz.double() @ z.double())
-    return max(exact, 0.0) / claimed if claimed > 0 else 1.0
+    # With few random vectors the first may come out below zero, and says nothing then.
+    return exact / claimed if min(exact, claimed) > 0 else 1.0
 
 
 def _at(model: nn.Module, posterior: Posterior) -> nn.Module:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ from torch import Generator, Tensor
 
 from symbayes.curvature.blocks import decompose, negligible
 from symbayes.curvature.check import check_outputs
-from symbayes.curvature.evaluate import tensor_cores
+from symbayes.curvature.evaluate import evaluating, tensor_cores
+from symbayes.curvature.kernel import Subsets, TangentKernel
 from symbayes.curvature.kfac import Kfac, RunningCurvature
+from symbayes.curvature.lanczos import Lanczos, Preconditioned
 from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Rule
 from symbayes.data.source import Batch
 from symbayes.errors import NotFiniteError
@@ -24,7 +27,7 @@ from symbayes.invariance.extents import all_extents
 from symbayes.layout import hyperparameters, weights
 from symbayes.posterior.laplace import posterior_at
 from symbayes.posterior.posterior import Posterior
-from symbayes.posterior.tempering import tempered_posterior
+from symbayes.posterior.tempering import copied, tempered_posterior
 from symbayes.training.curvature_state import Best, CurvatureState
 from symbayes.training.hyper import HyperAdam, refuse_still, update_extents, update_noise, update_precisions
 from symbayes.training.optimiser import LARGEST, PLAIN, Optimiser, rotation
@@ -32,8 +35,10 @@ from symbayes.training.record import EvidenceRecord, Record
 from symbayes.training.scale import ScaleSearch, Search, scaled_groups
 from symbayes.training.start import begin_symmetric
 from symbayes.training.steps import Callback, Steps, steps_for
-from symbayes.training.trainer import Objective, Problem, Schedule, Trainer
+from symbayes.training.trainer import Objective, Part, Problem, Schedule, Trainer
 
+#: Rules that give no blocks.
+_WITHOUT_BLOCKS = (Lanczos, Preconditioned, TangentKernel, Subsets)
 #: Data by which paths are scaled before training.
 _SOME = 64
 
@@ -173,7 +178,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         super().__init__(objective, problem, schedule, optimiser)
         self.objective, self.rule, self.final_rule = objective, objective.rule, objective.final_rule
         #: Epochs before the scale of precisions is searched: all, where it is not.
-        self.main = schedule.epochs
+        self.main, self.searches = schedule.epochs, False
         if optimiser.running and not isinstance(objective.rule, Kfac):
             raise ValueError(f"Running factors are by Kfac; got {objective.rule}. Use Optimiser(running=0, eigenbasis=0).")
         if optimiser.running and (learned := hyperparameters(problem.model)):
@@ -276,11 +281,12 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         mean = {name: parameter.detach().clone() for name, parameter in weights(problem.model).items()}
         precisions = {name: precision.detach().clone() for name, precision in problem.prior.precisions().items()}
         find = partial(posterior_at, state.curvature, mean, precisions)
-        return partial(tempered_posterior, find, problem.model, deepcopy(problem.likelihood), problem.data, precisions)
+        return partial(tempered_posterior, find, copied(problem.model), deepcopy(problem.likelihood), problem.data, precisions)
 
     def moves_at(self, epoch: int) -> bool:
         """Whether a hyper-step follows an epoch, counted from 1."""
-        return epoch <= self.main and self.objective.moves_at(epoch, self.main)
+        # In the epoch after which a search begins, precisions are what it scales.
+        return epoch <= self.main - self.searches and self.objective.moves_at(epoch, self.main)
 
     def hyper_step(self, state: CurvatureState, curvature: Curvature) -> Curvature:
         """Move precisions and noise under this curvature; the curvature then."""
@@ -399,6 +405,12 @@ class LaplaceTrainer(CurvatureTrainer):
         if search is not None and scaled_groups(problem.prior, problem).any():
             self.of_try = search.epochs_of_try(schedule.epochs)
             self.main -= search.tries * self.of_try
+            self.searches = self.of_try > 0
+        if search is not None and isinstance(objective.rule, _WITHOUT_BLOCKS):
+            raise ValueError(
+                f"A search needs curvature in blocks, near which the full GGN is sought; {objective.rule} gives none. Use "
+                "Kfac() as rule, or search=None."
+            )
         if objective.keep_best and self.of_try:
             raise ValueError("keep_best keeps a state of hyper-steps, and a search goes on from the last; use one of them.")
         if objective.keep_best and optimiser.running:
@@ -414,7 +426,10 @@ class LaplaceTrainer(CurvatureTrainer):
         state = super().init(generator)
         state.best = Best(self.problem) if self.objective.keep_best else None
         if self.objective.search is not None and self.of_try:
-            state.search = Search(self.objective.search, self.problem)
+            moved: dict[str, Part | None] = {"descent": state.descent, "running": state.running, "steps": state.steps}
+            state.search = Search(
+                self.objective.search, self.problem, {name: part for name, part in moved.items() if part is not None}
+            )
         return state
 
     def is_done(self, state: CurvatureState) -> bool:
@@ -426,21 +441,48 @@ class LaplaceTrainer(CurvatureTrainer):
         return self.objective.search.rate_share((epoch - self.main - 1) % self.of_try + 1, self.of_try)
 
     def ends(self, state: CurvatureState) -> bool:
-        search, settings = state.search, self.objective.search
+        search = state.search
         done = state.epoch + 1 - self.main
-        if search is None or settings is None:
+        if search is None:
             return super().ends(state)
+        if search.is_done:  # it was given up
+            return True
         if done < 0 or done % self.of_try:
             return False
+        if done == 0:
+            seed = int(torch.randint(2**62, (), generator=state.generator))
+            search.begin(self._evidence_of_try(state, seed), seed)
+        else:
+            try:
+                search.judge(self._evidence_of_try(state, search.seed))
+            except NotFiniteError:
+                search.judge(-inf)
+        return search.is_done
+
+    def _evidence_of_try(self, state: CurvatureState, seed: int) -> float:
+        assert self.objective.search is not None
         curvature = self.curvature(state)
         if not isinstance(curvature, BlockCurvature):
-            search.is_done = True
-        elif done == 0:
-            seed = int(torch.randint(2**62, (), generator=state.generator))
-            search.begin(settings.evidence(self.problem, curvature.blocks, seed), seed)
-        else:
-            search.judge(settings.evidence(self.problem, curvature.blocks, search.seed))
-        return search.is_done
+            raise ValueError(f"A search needs curvature in blocks; {curvature.estimator} gives none. Use search=None.")
+        return self.objective.search.evidence(self.problem, curvature.blocks, seed)
+
+    def move_weights(self, state: CurvatureState) -> float:
+        try:
+            return super().move_weights(state)
+        except NotFiniteError:
+            if state.search is None or not state.search.kept:
+                raise
+            state.search.give_up()
+            return self._loss()
+
+    @torch.no_grad()
+    def _loss(self) -> float:
+        """Per datum, at the weights there are."""
+        problem, total = self.problem, 0.0
+        with evaluating(problem.model):
+            for inputs, targets in problem.data.batches(self.schedule.batch_size):
+                total -= float(problem.likelihood.log_prob(problem.model(inputs), targets).sum())
+        return total / problem.data.size
 
     def hyper_step(self, state: CurvatureState, curvature: Curvature) -> Curvature:
         problem, settings = self.problem, self.objective

@@ -196,8 +196,8 @@ class Result:
         """How inputs are predicted where nothing is asked for, and always can be."""
         try:
             self.predict(inputs, samples=1)
-        except (NoPosteriorError, RuntimeError):
-            return "plug-in"
+        except (NoPosteriorError, RuntimeError, ValueError):
+            return "plug-in"  # which says what is wrong with inputs, if they are
         return self.posterior.predicts
 
     def calibration(

@@ -15,6 +15,7 @@ break a symmetry which another path of their layer keeps are left out: the data 
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import cos, inf, log, pi
 from typing import Any
@@ -31,7 +32,7 @@ from symbayes.data.source import DataSource, TensorSource
 from symbayes.errors import NotFiniteError
 from symbayes.layout import Layout, weights
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
-from symbayes.training.trainer import Problem
+from symbayes.training.trainer import Part, Problem
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class ScaleSearch:
         except NotFiniteError:
             return -inf
         of_all = replace(products, product=lambda vector: scale * products.product(vector))
-        curvature = PreconditionedCurvature(of_all, products.signs(1, generator), self.steps, "full GGN", blocks, "blocks")
+        signs = products.signs(1, generator)
+        curvature = PreconditionedCurvature(of_all, signs, self.steps, "full GGN", blocks, "blocks", comparable=True)
         squares = sum(float(precisions[name] * weight.double().square().sum()) for name, weight in named.items())
         found = scale * float(products.log_likelihood) - squares / 2 - float(curvature.log_det(precisions)) / 2
         return found if found == found else -inf
@@ -101,15 +103,17 @@ class Search:
     Args:
         settings: Of the search.
         problem: Whose precisions are scaled, in place.
+        moved: What else a try changes, such as what an optimiser remembers, by name.
     """
 
-    def __init__(self, settings: ScaleSearch, problem: Problem) -> None:
+    def __init__(self, settings: ScaleSearch, problem: Problem, moved: Mapping[str, Part] | None = None) -> None:
         self.settings, self.problem = settings, problem
+        self._parts: dict[str, Part] = {"model": problem.model, "prior": problem.prior, **(moved or {})}
         #: Evidence and scale of what is kept, and the seed by which evidences are compared.
         self.evidence, self.scale, self.seed = -inf, 1.0, 0
         #: Tries that are done, of which there was a gain, and whether they go to larger precisions.
         self.tried, self.gained, self.upwards, self.is_done = 0, 0, False, False
-        self.kept: dict[str, Tensor] = {}
+        self.kept: dict[str, Any] = {}
 
     def begin(self, evidence: float, seed: int) -> None:
         """Keep what hyper-steps have found, and scale its precisions for the first try."""
@@ -130,6 +134,11 @@ class Search:
         if not self.is_done:
             self._scale()
 
+    def give_up(self) -> None:
+        """Come back to what was kept, and try nothing more."""
+        self._restore()
+        self.is_done = True
+
     def state_dict(self) -> dict[str, Any]:
         """Everything, as tensors and plain numbers."""
         plain = {name: getattr(self, name) for name in self._PLAIN}
@@ -139,8 +148,7 @@ class Search:
         """Become what `state_dict` gave."""
         for name in self._PLAIN:
             setattr(self, name, type(getattr(self, name))(state[name]))
-        device = next(self.problem.model.parameters()).device
-        self.kept = {name.removeprefix("kept."): v.to(device) for name, v in state.items() if name.startswith("kept.")}
+        self.kept = {name.removeprefix("kept."): value for name, value in state.items() if name.startswith("kept.")}
 
     _PLAIN = ("evidence", "scale", "seed", "tried", "gained", "upwards", "is_done")
 
@@ -153,20 +161,18 @@ class Search:
         prior = self.problem.prior
         prior.log_precision.add_(log(self._factor) * scaled_groups(prior, self.problem)).clamp_(*LOG_PRECISION_RANGE)
 
-    def _parts(self) -> dict[str, torch.nn.Module]:
-        return {"model": self.problem.model, "prior": self.problem.prior}
-
     def _keep(self) -> None:
-        self.kept = {
-            f"{part}.{name}": value.detach().clone()
-            for part, module in self._parts().items()
-            for name, value in module.state_dict().items()
-        }
+        self.kept = {f"{part}.{name}": _copy(v) for part, own in self._parts.items() for name, v in own.state_dict().items()}
 
     def _restore(self) -> None:
-        for part, module in self._parts().items():
+        for part, own in self._parts.items():
             prefix = f"{part}."
-            module.load_state_dict({n.removeprefix(prefix): v for n, v in self.kept.items() if n.startswith(prefix)})
+            # Copies, since some keep what they are given.
+            own.load_state_dict({n.removeprefix(prefix): _copy(v) for n, v in self.kept.items() if n.startswith(prefix)})
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else deepcopy(value)
 
 
 def scaled_groups(prior: Prior, problem: Problem) -> Bool[Tensor, " group"]:

@@ -8,6 +8,7 @@ trace of their curvature (MacKay's update at the mode of a narrow prior). That t
 others is not assumed but measured: docs/research/evidence.md.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log
@@ -19,7 +20,9 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.evaluate import evaluating
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout, WeightTensor
-from symbayes.priors import Prior
+from symbayes.priors import LOG_PRECISION_RANGE, Prior
+
+_log = logging.getLogger("symbayes")
 
 #: Size of the outputs of a path that breaks a symmetry, relative to those of the paths that keep it.
 SMALL = 0.03
@@ -64,8 +67,16 @@ def begin_symmetric(model: nn.Module, prior: Prior, inputs: Tensor, generator: G
         if prior.learned[index] and all((t.layer, t.path) in relaxing and t.kind != "shape" for t in members):
             beside = {(tensor.layer, tensor.path) for tensor in members}
             weights = [values[t.name] for t in tensors.values() if (t.layer, t.path) in beside and t.kind == "weight"]
-            mean = sum(weight.square().sum() for weight in weights) / sum(weight.numel() for weight in weights)
-            prior.log_precision[index] = torch.maximum(-torch.as_tensor(mean).log(), prior.log_precision[index])
+            squares = sum(float(weight.square().sum()) for weight in weights)
+            if squares > 0:
+                begin = log(sum(weight.numel() for weight in weights) / squares)
+                prior.log_precision[index] = min(max(begin, log(prior.precision)), LOG_PRECISION_RANGE[1])
+        elif prior.learned[index] and any((t.layer, t.path) in relaxing for t in members):
+            _log.warning(
+                "Paths that break a symmetry share the precision %r with others, so they do not begin switched off. Use a "
+                "PathwisePrior or TensorwisePrior.",
+                group,
+            )
 
 
 @dataclass
@@ -96,8 +107,9 @@ class _Scaling:
             for name, tensor in self._of(path).items():
                 if tensor.kind == "bias":
                     self._parameter(name).zero_()
-            self._scale(path, seen[path][0], SMALL * whole)
-        found: Tensor = self.layer(*args, **kwargs)
+            # Where there is nothing to compare with, as for blank inputs, a path becomes smaller than it was.
+            self._scale(path, seen[path][0], SMALL * (whole or size[path]))
+        found: Tensor = self.layer.forward(*args, **kwargs)  # what hooks of users do was done
         self.busy = False
         return found
 
@@ -110,28 +122,33 @@ class _Scaling:
 
         handles = [path.register_forward_hook(note(name)) for name, path in self.layer.paths.items()]
         try:
-            self.layer(*args, **kwargs)
+            self.layer.forward(*args, **kwargs)
         finally:
             for handle in handles:
                 handle.remove()
         return seen
 
     def _scale(self, path: str, inputs: Tensor, wanted: float) -> float:
-        """Scale the weights of a path so that its outputs have a size; each of its factors alike."""
-        weights = [self._parameter(name) for name, tensor in self._of(path).items() if tensor.kind == "weight"]
+        """Scale the weights of a path so that without biases its outputs have a size, each factor alike; the size with them."""
+        named = {name: self._parameter(name) for name in self._of(path)}
+        weights = [named[name] for name, tensor in self._of(path).items() if tensor.kind == "weight"]
+        biases = {name: named[name].clone() for name, tensor in self._of(path).items() if tensor.kind == "bias"}
         module = self.layer.paths[path]
-        if not wanted > 0:
-            return 0.0
-        if not _size(module(inputs)) > 0:
+        for name in biases:
+            named[name].zero_()
+        if weights and not any(weight.any() for weight in weights):
             for weight in weights:
                 weight.copy_(torch.randn(weight.shape, generator=self.generator) / max(1, weight[0].numel()) ** 0.5)
         before = _size(module(inputs))
-        for weight in weights:
-            weight.mul_(2)
-        factors = max(1, round(log(_size(module(inputs)) / before, 2))) if before > 0 else 1
-        for weight in weights:
-            weight.mul_((wanted / before) ** (1 / factors) / 2 if before > 0 else 0.5)
-        return wanted
+        if weights and before > 0:
+            for weight in weights:
+                weight.mul_(2)
+            factors = max(1, round(log(_size(module(inputs)) / before, 2)))
+            for weight in weights:
+                weight.mul_((wanted / before) ** (1 / factors) / 2)
+        for name, bias in biases.items():
+            named[name].copy_(bias)
+        return _size(module(inputs))
 
     def _of(self, path: str) -> dict[str, WeightTensor]:
         return {name: t for name, t in self.tensors.items() if (t.layer, t.path) == (self.name, path)}

@@ -139,7 +139,7 @@ def test_every_question_to_a_posterior_knows_its_temperature(generator):
     offsets = posterior.cubature()["w"] - mean["w"]
     assert_close(offsets.T @ offsets / len(offsets), same.covariance_matrix, **EXACT)
     assert posterior.words == "made up, temperature 0.3"
-    assert posterior.only(["w"]).temperature == 1
+    assert posterior.only(["w"]).temperature == 0.3  # that is all of it
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="temperature of a posterior must be positive"):
             replace(posterior, temperature=wrong)

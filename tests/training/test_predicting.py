@@ -192,3 +192,9 @@ def test_the_posterior_is_that_of_the_end_of_training():
         model.weight += 1
         result.prior.log_precision += 1
     assert torch.equal(result.posterior.mean["weight"], kept)
+
+
+def test_the_temperature_is_found_for_the_model_as_it_was():
+    expected, moved = (sb.fit(network(), blobs(), objective=sb.Laplace(), epochs=12, progress=False) for _ in range(2))
+    moved.model.double()
+    assert moved.posterior.temperature == expected.posterior.temperature < 1

@@ -8,7 +8,7 @@ from scipy.linalg import hadamard
 from torch import nn
 
 import symbayes as sb
-from symbayes.curvature import Ggn, Preconditioned
+from symbayes.curvature import Ggn, Lanczos, Preconditioned
 from symbayes.curvature.ggn import Products
 from symbayes.data.source import as_source
 from symbayes.training.scale import ScaleSearch, Search, scaled_groups
@@ -162,3 +162,75 @@ def test_settings_without_sense_are_refused(wrong):
         ScaleSearch(**wrong)
     with pytest.raises(ValueError, match="use one of them"):
         sb.fit(nn.Linear(4, 3).double(), few(), objective=sb.Laplace(search=ScaleSearch(), keep_best=True), progress=False)
+
+
+def test_evidences_are_compared_under_one_vector_whatever_eigenvectors_are_called():
+    problem = a_problem()
+    blocks = sb.Kfac().curvature(problem.model, problem.data, problem.likelihood).blocks
+    before = ScaleSearch(steps=43).evidence(problem, blocks, 0)
+    for block in blocks.values():
+        for factor in [getattr(block, side) for side in ("A", "G", "H") if hasattr(block, side)]:
+            factor.eigenvectors[..., 0].neg_()
+    assert ScaleSearch(steps=43).evidence(problem, blocks, 0) == pytest.approx(before, rel=1e-9)
+
+
+def search_by(epochs: int, evidences: list[float], monkeypatch, **settings):
+    """A training whose tries are judged by given evidences; its trainer and state, before the epoch that judges the first."""
+    found = iter(evidences)
+    monkeypatch.setattr(ScaleSearch, "evidence", lambda *parts: next(found))
+    trainer = sb.Laplace(search=ScaleSearch(), **settings).trainer(a_problem(), sb.Schedule(epochs, 20), sb.Optimiser())
+    state = trainer.init(torch.Generator().manual_seed(0))
+    while state.epoch < trainer.main + trainer.of_try - 1:
+        trainer.epoch(state)
+    return trainer, state
+
+
+@pytest.mark.parametrize("epochs", [20, 21, 25])
+def test_what_a_failed_try_did_is_undone_in_the_optimiser_too(epochs, monkeypatch):
+    trainer, state = search_by(epochs, [-1.0, -2.0], monkeypatch)
+    kept = {name.removeprefix("model."): v for name, v in state.search.kept.items() if name.startswith("model.")}
+    trainer.epoch(state)
+    assert state.search.upwards
+    state.descent.set(1e-12, torch.zeros(4))
+    trainer.problem.model.train()
+    state.steps.epoch(state.generator)  # of steps that go nowhere
+    for name, weight in trainer.problem.model.state_dict().items():
+        torch.testing.assert_close(weight, kept[name], rtol=0, atol=1e-8)
+
+
+def test_a_try_that_diverges_is_given_up(monkeypatch):
+    trainer, state = search_by(20, [-1.0], monkeypatch)
+    kept = state.search.kept["model.0.weight"].clone()
+    with torch.no_grad():
+        for place in (*trainer.problem.model.parameters(), *state.descent._places):
+            place.fill_(torch.nan)
+    record = trainer.epoch(state)
+    assert trainer.is_done(state)
+    assert record.loss < 10
+    assert record.evidence is not None
+    assert torch.equal(trainer.problem.model[0].weight, kept)
+
+
+def test_precisions_of_the_first_try_are_scaled_and_nothing_else(monkeypatch):
+    trainer, state = search_by(20, [-1.0], monkeypatch, cool_down=0.0)
+    scaled = trainer.problem.prior.log_precision.detach() - state.search.kept["prior.log_precision"]
+    torch.testing.assert_close(scaled, torch.full_like(scaled, -log(3)))
+
+
+class Extra(nn.Linear):
+    """A module that keeps more than tensors."""
+
+    def get_extra_state(self):
+        return {"note": "kept"}
+
+    def set_extra_state(self, state):
+        assert state == {"note": "kept"}
+
+
+def test_modules_with_other_state_are_kept_too():
+    assert sb.fit(Extra(4, 3).double(), few(), epochs=20, progress=False).log_evidence < 0
+
+
+def test_rules_without_blocks_have_no_search():
+    with pytest.raises(ValueError, match="needs curvature in blocks, near which the full GGN is sought; full GGN by Lanczos"):
+        sb.fit(a_problem().model, few(), objective=sb.Laplace(Lanczos(), search=ScaleSearch()), progress=False)

@@ -131,3 +131,66 @@ def test_training_from_three_starts_begins_at_one_loss():
         result = sb.fit(model, TASK.train, epochs=1, progress=False)
         losses.append(result.history[0].loss)
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def dense_and_conv() -> tuple[RelaxedLayer, nn.Module, torch.Tensor]:
+    with torch.random.fork_rng():
+        torch.random.manual_seed(0)
+        layer = RelaxedLayer({"dense": DensePath((1, 4, 4), (2, 4, 4)), "conv": ConvPath(1, 2, (3, 3))})
+        inputs = torch.randn(8, 1, 4, 4, dtype=torch.float64)
+        return layer, nn.Sequential(layer, nn.Flatten(), nn.Linear(32, 3)).double(), inputs
+
+
+def begun(model: nn.Module, inputs: torch.Tensor) -> sb.priors.Prior:
+    prior = sb.TensorwisePrior(model)
+    begin_symmetric(model, prior, inputs, torch.Generator().manual_seed(0))
+    return prior
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scale", [1e-3, 0.0])
+def test_a_bias_does_not_hide_that_weights_are_off(scale):
+    layer, model, inputs = dense_and_conv()
+    layer.paths["conv"].weight.mul_(scale)
+    layer.paths["conv"].bias.fill_(0.01)
+    begun(model, inputs)
+    dense, conv = (path(inputs).square().mean().sqrt() for path in layer.paths.values())
+    assert float(dense / conv) == pytest.approx(SMALL, rel=1e-3)
+    assert float(conv) == pytest.approx(2**0.5 * float(inputs.square().mean().sqrt()), rel=0.1)
+
+
+@torch.no_grad()
+def test_blank_inputs_make_no_path_larger():
+    layer, model, inputs = dense_and_conv()
+    before = layer.paths["dense"].weight.norm()
+    layer.paths["conv"].bias.fill_(1.0)
+    begun(model, torch.zeros_like(inputs))
+    assert torch.isfinite(layer.paths["dense"].weight).all()
+    assert layer.paths["dense"].weight.norm() <= before
+
+
+@torch.no_grad()
+def test_frozen_weights_and_tiny_ones_are_taken():
+    layer, model, inputs = dense_and_conv()
+    layer.paths["dense"].weight.requires_grad_(False)
+    assert begun(model, inputs).log_precision.isfinite().all()
+    layer, model, inputs = dense_and_conv()
+    for weight in model.parameters():
+        weight.mul_(1e-20)
+    assert begun(model, inputs).log_precision.max() <= 20
+
+
+def test_precisions_that_are_shared_are_said(caplog):
+    _, model, inputs = dense_and_conv()
+    begin_symmetric(model, sb.ScalarPrior(model), inputs, torch.Generator().manual_seed(0))
+    assert "share the precision 'all' with others, so they do not begin switched off" in caplog.text
+
+
+def test_what_hooks_of_users_do_is_done_once():
+    layer, model, inputs = dense_and_conv()
+    seen = []
+    layer.register_forward_pre_hook(lambda module, args: seen.append(1) or (2 * args[0],))
+    expected = layer.paths["conv"](2 * inputs)
+    begun(model, inputs)
+    assert seen == [1]
+    torch.testing.assert_close(layer.paths["conv"](2 * inputs), expected)
