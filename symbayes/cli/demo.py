@@ -42,7 +42,7 @@ class Settings:
     """What all cells have in common."""
 
     epochs: int = 50
-    width: int = 8
+    width: int = 4
     seed: int = 0
 
 

@@ -57,7 +57,7 @@ def preset(problem: Problem, objective: Objective | None = None, epochs: int | N
 
     Every layer begins as symmetric as its paths allow. The ratios of precisions follow from hyper-steps after every epoch, with
     running factors, which also give Adam its eigenbasis; their common scale from a search by the full GGN in the last three
-    tenths of the epochs; the evidence of the result is by the full GGN, with as many products as there are epochs, up to 25.
+    tenths of the epochs; the evidence of the result is by the full GGN, by a product for every two epochs, up to 25.
     Nothing of that depends on the task, or on which answer is hoped for. Steps are of fewer data than 250 where data are few,
     so that there are enough of them. Where factors take long to decompose, hyper-steps and eigenbases are found less often.
 
@@ -94,7 +94,7 @@ def _by_evidence(problem: Problem, epochs: int, every: int) -> Laplace:
     size = sum(weight.numel() for weight in weights(problem.model).values())
     if size > _MOST_WEIGHTS or hyperparameters(problem.model) or not isinstance(problem.data, TensorSource):
         return Laplace(final_rule=Kfac(), hyper_every=every, symmetric_start=True)
-    final = Preconditioned(Kfac(), steps=min(_PRODUCTS, epochs), probes=2, probes_of_gamma=1)
+    final = Preconditioned(Kfac(), steps=max(1, min(_PRODUCTS, epochs // 2)), probes=2, probes_of_gamma=1)
     return Laplace(final_rule=final, hyper_every=every, symmetric_start=True, search=ScaleSearch())
 
 

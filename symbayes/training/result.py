@@ -49,6 +49,8 @@ from symbayes.training.symmetries import Symmetries, measured_before, symmetries
 EXAMPLES, OUTPUTS, POSTERIOR = "examples:inputs", "examples:outputs", "posterior.safetensors"
 #: Equivariance is measured on no fewer examples, unless there are fewer data; so many are shown.
 _ENOUGH, _SHOWN = 16, 4
+#: Numbers of the Jacobian of a datum with which a test set takes long to linearise.
+_LONG = 2**22
 #: Kinds that can be built again, by name.
 PRIORS: dict[str, type[Prior]] = {kind.__name__: kind for kind in (ScalarPrior, LayerwisePrior, PathwisePrior, TensorwisePrior)}
 
@@ -181,7 +183,8 @@ class Result:
         Args:
             data: A pair of tensors, a Dataset or a DataLoader.
             batch_size: Data in a forward pass.
-            by: As in `predict`; when None, "plug-in" where there is no posterior, or torch cannot linearise the model.
+            by: As in `predict`; when None, "plug-in" where there is no posterior, where torch cannot linearise the model, or
+                where that would take long: where the Jacobian of a datum has more than 2²² numbers.
             samples: As in `predict`.
         """
         totals: dict[str, Tensor] = {}
@@ -195,6 +198,9 @@ class Result:
     def _usual_way(self, inputs: Tensor) -> str:
         """How inputs are predicted where nothing is asked for, and always can be."""
         try:
+            outputs = self.predict(inputs, "plug-in").mean.shape[1]
+            if self.posterior.predicts == "linearised" and outputs * self.posterior.size > _LONG:
+                return "plug-in"
             self.predict(inputs, samples=1)
         except (NoPosteriorError, RuntimeError, ValueError):
             return "plug-in"  # which says what is wrong with inputs, if they are

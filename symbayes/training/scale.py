@@ -34,6 +34,9 @@ from symbayes.layout import Layout, weights
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
 from symbayes.training.trainer import Part, Problem
 
+#: Data that are taken at least, where there are so many.
+_FEWEST = 500
+
 
 @dataclass(frozen=True)
 class ScaleSearch:
@@ -45,14 +48,14 @@ class ScaleSearch:
         factor: From one scale to the next: first to smaller precisions, and if that is no gain, to larger ones.
         rate: Share of the learning rate that a try begins with; it falls to zero along a cosine.
         steps: Products of Lanczos for the evidence of a try.
-        data: Of which that is found, at most; drawn once, at random.
+        data: Of which that is found, at most: half of them, or these if they are fewer; drawn once, at random.
     """
 
     tries: int = 3
     share: float = 0.1
     factor: float = 3.0
     rate: float = 0.5
-    steps: int = 20
+    steps: int = 10
     data: int = 20_000
 
     def __post_init__(self) -> None:
@@ -82,7 +85,7 @@ class ScaleSearch:
             seed: For data and the random vector: the same for all that are compared.
         """
         generator = torch.Generator().manual_seed(seed)
-        data, scale = _some(problem.data, self.data, generator)
+        data, scale = _some(problem.data, min(self.data, max(_FEWEST, problem.data.size // 2)), generator)
         precisions = {name: value.detach() for name, value in problem.prior.precisions().items()}
         named = weights(problem.model)
         try:

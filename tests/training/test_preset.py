@@ -33,7 +33,7 @@ def test_a_fit_without_settings_is_one_with_those_of_the_preset():
     default = sb.fit(network(), data(), epochs=3, progress=False)
     assert default.evidence == explicit.evidence
     assert "running mean" in default.history[1].evidence.estimator
-    full = "full GGN by Lanczos (2 probes, 3 steps), preconditioned by KFAC (expand, exact Fisher)"
+    full = "full GGN by Lanczos (2 probes, 1 steps), preconditioned by KFAC (expand, exact Fisher)"
     assert default.evidence.estimator == full
     assert "25 steps" in str(sb.preset(problem(model)).objective.final_rule)
 
