@@ -86,7 +86,7 @@ def demo(
     """Learn whether position matters to a network, layer by layer, from training data alone."""
     given = {"epochs": epochs, "width": width}
     chosen = {name: value for name, value in given.items() if value is not None}
-    show_study(study(Settings(seed=seed, **chosen)), out, "" if chosen else "About five minutes")
+    show_study(study(Settings(seed=seed, **chosen)), out, "" if chosen else "About eight minutes")
 
 
 def show_study(study: Study, out: Path, minutes: str) -> None:

@@ -209,7 +209,7 @@ def test_lengthscales_are_learned_alone_and_survive_saving(tmp_path):
     part = (task.train[0][:60], task.train[1][:60])
     model = sb.allconv(task, ("sparse", "sparse_conv"), 1, filter_anchors=0.8, learn_lengthscales=True)
     prior = sb.TensorwisePrior(model, 2.0, learn=["*omega"])
-    result = sb.fit(model, part, prior=prior, epochs=2, progress=False)
+    result = sb.fit(model, part, prior=prior, objective=sb.Laplace(), epochs=2, progress=False)
     for name, precision in result.evidence.precision.items():
         assert (precision == pytest.approx(2.0)) == (not name.endswith("omega"))
     assert result.evidence.effective["block1.paths.sparse.gather.basis.omega"] > 0
