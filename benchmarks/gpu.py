@@ -27,7 +27,7 @@ from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
 from symbayes.likelihoods import Categorical
 from symbayes.priors import TensorwisePrior
-from symbayes.training.by_curvature import Laplace, Map
+from symbayes.training.by_curvature import ByCurvature, Laplace, Map
 from symbayes.training.fit import fit
 from symbayes.training.optimiser import PLAIN
 from symbayes.training.trainer import Problem
@@ -75,6 +75,7 @@ def _measured(row: str, data: Task, width: int, device: torch.device) -> Iterato
         if isinstance(how.objective, Laplace):  # epochs alike, of which none is for a search
             how = replace(how, objective=replace(how.objective, search=None))
         how = replace(how, objective=Map(), optimiser=PLAIN) if name == "plain MAP" else how
+        assert isinstance(how.objective, ByCurvature)
         result = fit(
             model,
             data.train,

@@ -87,12 +87,10 @@ class Prior(nn.Module, ABC):
             weights = [tensor for tensor in members if tensor.kind == "weight"] or [
                 tensor for tensor in tensors.values() if tensor.kind == "weight" and (tensor.layer, tensor.path) in places
             ]
-            squares = sum(float(values[tensor.name].detach().square().sum()) for tensor in weights)
-            if squares > 0:
-                begin = log(sum(tensor.size for tensor in weights) / squares)
-                if begin > start[index]:
-                    start[index] = begin
-                    kept_on -= places
+            begin = log_precision_of([values[tensor.name] for tensor in weights])
+            if begin is not None and begin > start[index]:
+                start[index] = begin
+                kept_on -= places
         if kept_on:
             layer, path = min(kept_on)
             raise ValueError(
@@ -155,6 +153,12 @@ class Prior(nn.Module, ABC):
             size = self.sizes[name]
             total = total + (size * (precision.double().log() - log(2 * pi)) - precision * weights[name].square().sum()) / 2
         return total
+
+
+def log_precision_of(weights: Sequence[Tensor]) -> float | None:
+    """log(1 / mean θ²): that of a prior as narrow as some weights are; None where they are zero, or there are none."""
+    squares = sum(float(weight.detach().square().sum()) for weight in weights)
+    return log(sum(weight.numel() for weight in weights) / squares) if squares > 0 else None
 
 
 def _relaxing(tensors: Mapping[str, WeightTensor], names: Sequence[str] | None) -> Set[_Place]:

@@ -1,9 +1,10 @@
-"""Tasks made small, and a likelihood that is none of the known ones, for tests of what is done with them."""
+"""Tasks made small, and a likelihood and a network that are none of the known ones, for tests of what is done with them."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from symbayes.data.load import load
 from symbayes.data.task import Task
@@ -15,6 +16,17 @@ def load_few(name: str, load: Callable[[str], Task] = load) -> Task:
     task = load(name)
     few = [(inputs[:100], targets[:100]) for inputs, targets in (task.train, task.test)]
     return replace(task, train=few[0], test=few[1])
+
+
+class Recurrent(nn.Module):
+    """Which torch cannot differentiate datum by datum."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        return self.head(self.inner(inputs)[0][:, -1])
 
 
 class Poisson(Likelihood):

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from symbayes.training.by_curvature import ByCurvature, Laplace, Map
 from symbayes.training.fit import preset
 from symbayes.training.optimiser import Optimiser
-from symbayes.training.trainer import Problem, Schedule
+from symbayes.training.trainer import Objective, Problem, Schedule
 
 METHODS = ("map", "evidence")
 #: Passes over the data: photographs take more than digits.
@@ -23,7 +22,7 @@ class Recipe:
         augment: Whether photographs are flipped and cropped at random, image by image; digits never are.
     """
 
-    objective: ByCurvature
+    objective: Objective
     optimiser: Optimiser
     schedule: Schedule
     augment: bool = False
@@ -47,7 +46,5 @@ def recipe(problem: Problem, task: str, method: str, epochs: int | None = None) 
     """
     photographs = is_photographs(task)
     usual = preset(problem, epochs=epochs or (_EPOCHS_OF_PHOTOGRAPHS if photographs else _EPOCHS_OF_DIGITS))
-    objective = usual.objective
-    assert isinstance(objective, Laplace)
-    chosen = objective if method == "evidence" else Map(objective.rule, objective.final_rule)
-    return Recipe(chosen, usual.optimiser, usual.schedule, augment=photographs)
+    chosen = usual if method == "evidence" else usual.by_map()
+    return Recipe(chosen.objective, chosen.optimiser, chosen.schedule, augment=photographs)

@@ -8,7 +8,6 @@ as `sb.fit` does by default. MAP, with all precisions at 1, is set beside.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from math import log
 
 import torch
 from torch import nn
@@ -20,8 +19,7 @@ from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout
 from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
-from symbayes.priors import Prior, TensorwisePrior
-from symbayes.training.by_curvature import Laplace, Map
+from symbayes.priors import Prior, TensorwisePrior, log_precision_of
 from symbayes.training.fit import fit, preset
 from symbayes.training.result import Result
 from symbayes.training.trainer import Problem
@@ -61,12 +59,10 @@ def train(task: Task, paths: Sequence[str], width: int, start: str, method: str,
     begin(model, prior, start)
     problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), prior)
     usual = preset(problem, epochs=epochs)
-    objective = usual.objective
-    assert isinstance(objective, Laplace)
-    chosen = objective if method == "evidence" else Map(objective.rule, objective.final_rule)
+    usual = usual if method == "evidence" else usual.by_map()
     result = fit(
-        model, task.train, prior=prior, objective=chosen, optimiser=usual.optimiser, schedule=usual.schedule, seed=seed,
-        progress=False,
+        model, task.train, prior=prior, objective=usual.objective, optimiser=usual.optimiser, schedule=usual.schedule,
+        seed=seed, progress=False,
     )  # fmt: skip
     return _described(result, task, f"{'+'.join(paths)}, width {width}", start, method, seed)
 
@@ -102,9 +98,9 @@ def begin(model: nn.Module, prior: Prior, start: str) -> None:
         weights = [named[t.name] for t in members if t.kind == "weight"]
         for weight in weights:
             weight.mul_(_OFF ** (1 / len(weights)))
-        mean = float(sum(weight.square().sum() for weight in weights)) / sum(weight.numel() for weight in weights)
+        begin_at = log_precision_of(weights)
         for tensor in members:
-            prior.log_precision[prior.groups.index(prior.group_of[tensor.name])] = -log(mean)
+            prior.log_precision[prior.groups.index(prior.group_of[tensor.name])] = begin_at or 0.0
 
 
 def starts(width: int, epochs: int, size: int, seeds: Sequence[int], say: Callable[[str], None]) -> Iterator[Trained]:

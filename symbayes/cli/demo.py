@@ -20,7 +20,6 @@ from symbayes.priors import TensorwisePrior
 from symbayes.report.invariance import extent_words
 from symbayes.report.page import FigureTable
 from symbayes.report.runs import comparison_page
-from symbayes.training.by_curvature import Laplace, Map
 from symbayes.training.fit import preset
 from symbayes.training.trainer import Problem
 
@@ -65,10 +64,8 @@ def run_cell(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     model = allconv(task, MODELS[cell.model], settings.width, generator=generator)
     problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), TensorwisePrior(model))
     usual = preset(problem, epochs=settings.epochs)
-    objective = usual.objective
-    if cell.objective == "MAP" and isinstance(objective, Laplace):
-        objective = Map(objective.rule, objective.final_rule)
-    trainer = objective.trainer(problem, usual.schedule, usual.optimiser)
+    usual = usual.by_map() if cell.objective == "MAP" else usual
+    trainer = usual.objective.trainer(problem, usual.schedule, usual.optimiser)
     return run_problem(cell, trainer, task.test, generator, each_epoch)
 
 

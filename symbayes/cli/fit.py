@@ -7,20 +7,23 @@ import torch
 import typer
 
 from symbayes.cli.terminal import check_folder, console, plain_table, writing
-from symbayes.curvature.kfac import Kfac
 from symbayes.data.load import load
+from symbayes.data.source import as_source
 from symbayes.data.storage import DAMAGE, error_words, write_whole
 from symbayes.data.transform import FlipCrop
 from symbayes.dynamics.discover import check_device
+from symbayes.likelihoods import Categorical
 from symbayes.models import allconv
+from symbayes.priors import TensorwisePrior
 from symbayes.report.runs import PAGE, make_page, write_page
-from symbayes.training.by_curvature import Map
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit as fit_model
-from symbayes.training.trainer import Objective
+from symbayes.training.fit import preset
+from symbayes.training.trainer import Problem
 
 #: Test data on which `fit` looks at calibration: linearised predictions of large networks take a while.
 _CALIBRATED = 200
+_METHODS = ("evidence", "elbo", "map")
 #: By which a folder is known to hold a result.
 _FILES = ("result.json", "history.jsonl", "weights.safetensors", "report.html")
 
@@ -45,9 +48,8 @@ def fit(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result that is in the folder.")] = False,
 ) -> None:
     """Train the paper's network on a task, and save the result with its page."""
-    objectives: dict[str, Objective | None] = {"evidence": None, "elbo": Elbo(), "map": Map(final_rule=Kfac())}
-    if by not in objectives:
-        raise typer.BadParameter(f"--by must be one of {', '.join(objectives)}, got {by!r}.")
+    if by not in _METHODS:
+        raise typer.BadParameter(f"--by must be one of {', '.join(_METHODS)}, got {by!r}.")
     try:
         check_device(device)
         loaded = load(task, data)
@@ -57,11 +59,17 @@ def fit(
     check_folder(out, holds=_FILES, overwrite=overwrite)
     console.print(str(loaded), highlight=False)
     console.print(model.description, highlight=False)
+    prior = TensorwisePrior(model)
+    problem = Problem(model, as_source(loaded.train, torch.device(device)), Categorical(), prior)
+    usual = preset(problem, Elbo() if by == "elbo" else None, epochs)
+    usual = usual.by_map() if by == "map" else usual
     result = fit_model(
         model,
         loaded.train,
-        objective=objectives[by],
-        epochs=epochs,
+        prior=prior,
+        objective=usual.objective,
+        optimiser=usual.optimiser,
+        schedule=usual.schedule,
         augment=FlipCrop() if augment else None,
         seed=seed,
     )

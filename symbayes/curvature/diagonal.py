@@ -27,6 +27,10 @@ class Diagonal(Rule):
     fisher: Fisher = field(default_factory=ExactFisher)
     batch_size: int = 250
 
+    @property
+    def in_blocks(self) -> bool:
+        return True
+
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> BlockCurvature:

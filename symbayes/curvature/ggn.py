@@ -44,6 +44,10 @@ class Ggn(Rule):
     joint: bool = True
     batch_size: int = 50
 
+    @property
+    def in_blocks(self) -> bool:
+        return not self.joint
+
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None
     ) -> Curvature:

@@ -67,6 +67,10 @@ class Kfac(Rule):
     diagonal: tuple[str, ...] = ()
     batch_size: int | None = None
 
+    @property
+    def in_blocks(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         if self.sharing not in ("expand", "reduce"):
             raise ValueError(f"sharing must be 'expand' or 'reduce', got {self.sharing!r}.")
@@ -208,6 +212,10 @@ class Ekfac(Rule):
 
     fisher: Fisher = field(default_factory=ExactFisher)
     batch_size: int = 100
+
+    @property
+    def in_blocks(self) -> bool:
+        return True
 
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None

@@ -141,6 +141,11 @@ class Curvature(ABC):
 class Rule(ABC):
     """A way to estimate the curvature. Rules are frozen settings; `curvature` does the work."""
 
+    @property
+    def in_blocks(self) -> bool:
+        """Whether it gives a `BlockCurvature`, near which that of the full GGN can be sought."""
+        return False
+
     @abstractmethod
     def curvature(
         self, model: nn.Module, data: DataSource, likelihood: Likelihood, *, generator: Generator | None = None

@@ -16,9 +16,7 @@ from torch import Generator, Tensor
 from symbayes.curvature.blocks import decompose, negligible
 from symbayes.curvature.check import check_outputs
 from symbayes.curvature.evaluate import evaluating, tensor_cores
-from symbayes.curvature.kernel import Subsets, TangentKernel
 from symbayes.curvature.kfac import Kfac, RunningCurvature
-from symbayes.curvature.lanczos import Lanczos, Preconditioned
 from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Rule
 from symbayes.data.source import Batch
 from symbayes.errors import NotFiniteError
@@ -37,8 +35,6 @@ from symbayes.training.start import begin_symmetric
 from symbayes.training.steps import Callback, Steps, steps_for
 from symbayes.training.trainer import Objective, Part, Problem, Schedule, Trainer
 
-#: Rules that give no blocks.
-_WITHOUT_BLOCKS = (Lanczos, Preconditioned, TangentKernel, Subsets)
 #: Data by which paths are scaled before training.
 _SOME = 64
 
@@ -177,8 +173,6 @@ class CurvatureTrainer(Trainer[CurvatureState]):
     def __init__(self, objective: ByCurvature, problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
         super().__init__(objective, problem, schedule, optimiser)
         self.objective, self.rule, self.final_rule = objective, objective.rule, objective.final_rule
-        #: Epochs before the scale of precisions is searched: all, where it is not.
-        self.main, self.searches = schedule.epochs, False
         if optimiser.running and not isinstance(objective.rule, Kfac):
             raise ValueError(f"Running factors are by Kfac; got {objective.rule}. Use Optimiser(running=0, eigenbasis=0).")
         if optimiser.running and (learned := hyperparameters(problem.model)):
@@ -285,8 +279,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
 
     def moves_at(self, epoch: int) -> bool:
         """Whether a hyper-step follows an epoch, counted from 1."""
-        # In the epoch after which a search begins, precisions are what it scales.
-        return epoch <= self.main - self.searches and self.objective.moves_at(epoch, self.main)
+        return self.objective.moves_at(epoch, self.schedule.epochs)
 
     def hyper_step(self, state: CurvatureState, curvature: Curvature) -> Curvature:
         """Move precisions and noise under this curvature; the curvature then."""
@@ -400,13 +393,12 @@ class LaplaceTrainer(CurvatureTrainer):
         problem.likelihood.check_noise()
         problem.prior.check(problem.model)
         search = objective.search
-        #: Epochs of a try.
-        self.of_try = 0
+        #: Epochs before the scale of precisions is searched: all, where it is not; and those of a try.
+        self.main, self.of_try = schedule.epochs, 0
         if search is not None and scaled_groups(problem.prior, problem).any():
             self.of_try = search.epochs_of_try(schedule.epochs)
             self.main -= search.tries * self.of_try
-            self.searches = self.of_try > 0
-        if search is not None and isinstance(objective.rule, _WITHOUT_BLOCKS):
+        if search is not None and not objective.rule.in_blocks:
             raise ValueError(
                 f"A search needs curvature in blocks, near which the full GGN is sought; {objective.rule} gives none. Use "
                 "Kfac() as rule, or search=None."
@@ -435,6 +427,11 @@ class LaplaceTrainer(CurvatureTrainer):
     def is_done(self, state: CurvatureState) -> bool:
         return super().is_done(state) or (state.search is not None and state.search.is_done)
 
+    def moves_at(self, epoch: int) -> bool:
+        # In the epoch after which a search begins, precisions are what it scales.
+        last = self.main - 1 if self.of_try else self.main
+        return epoch <= last and self.objective.moves_at(epoch, self.main)
+
     def rate_share(self, epoch: int) -> float:
         if epoch <= self.main or self.objective.search is None:
             return replace(self.schedule, epochs=self.main).rate_share(epoch)
@@ -462,8 +459,7 @@ class LaplaceTrainer(CurvatureTrainer):
     def _evidence_of_try(self, state: CurvatureState, seed: int) -> float:
         assert self.objective.search is not None
         curvature = self.curvature(state)
-        if not isinstance(curvature, BlockCurvature):
-            raise ValueError(f"A search needs curvature in blocks; {curvature.estimator} gives none. Use search=None.")
+        assert isinstance(curvature, BlockCurvature)  # as the rule says
         return self.objective.search.evidence(self.problem, curvature.blocks, seed)
 
     def move_weights(self, state: CurvatureState) -> float:

@@ -15,7 +15,7 @@ from symbayes.training.optimiser import Descent
 from symbayes.training.record import EvidenceRecord
 from symbayes.training.scale import Search
 from symbayes.training.steps import Steps
-from symbayes.training.trainer import Part, Problem, State
+from symbayes.training.trainer import Part, Problem, State, copy_parts, restore_parts
 
 #: In front of names of generators, where it is kept where they were.
 BEFORE = "before."
@@ -35,7 +35,7 @@ class Best:
         self.total = torch.tensor(-torch.inf, dtype=torch.float64)
         #: Its epoch, and where generators were before its curvature was found.
         self.epoch, self.before = 0, dict[str, Tensor]()
-        self.tensors: dict[str, Tensor] = {}
+        self.kept: dict[str, Any] = {}
 
     def offer(self, evidence: Evidence, epoch: int, before: Mapping[str, Tensor]) -> None:
         """Keep everything as it is now, if its evidence is higher.
@@ -49,34 +49,26 @@ class Best:
         if self.record is None or total > self.total:
             self.record, self.total = self.problem.described(evidence), total
             self.epoch, self.before = epoch, dict(before)
-            self.tensors = {name: value.detach().clone() for name, value in self._tensors().items()}
+            self.kept = copy_parts(self._parts())
 
     def restore(self) -> EvidenceRecord:
         """Put everything back to where it was at its best; the evidence then."""
         assert self.record is not None  # the last epoch makes an offer
-        for name, part in self._parts().items():
-            prefix = f"{name}."
-            part.load_state_dict(
-                {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
-            )
+        restore_parts(self._parts(), self.kept)
         return self.record
 
     def state_dict(self) -> dict[str, Any]:
         record = None if self.record is None else asdict(self.record)
-        found = {"record": record, "epoch": self.epoch, "total": self.total, **self.tensors}
+        found = {"record": record, "epoch": self.epoch, "total": self.total, **self.kept}
         return found | {f"{BEFORE}{name}": value for name, value in self.before.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.record = None if state["record"] is None else EvidenceRecord(**state["record"])
         self.total, self.epoch, self.before = state["total"], int(state["epoch"]), _before(state)
-        known = self._tensors()
-        self.tensors = {key: value.to(known[key].device) for key, value in state.items() if key in known}
+        self.kept = {name: value for name, value in state.items() if name.partition(".")[0] in self._parts()}
 
-    def _parts(self) -> dict[str, torch.nn.Module]:
+    def _parts(self) -> dict[str, Part]:
         return {"model": self.problem.model, "prior": self.problem.prior, "likelihood": self.problem.likelihood}
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {f"{name}.{key}": value for name, part in self._parts().items() for key, value in part.state_dict().items()}
 
 
 @dataclass

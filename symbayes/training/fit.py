@@ -17,7 +17,7 @@ from symbayes.errors import NotFiniteError
 from symbayes.layout import Layout, hyperparameters, weights
 from symbayes.likelihoods import Categorical, Likelihood
 from symbayes.priors import Prior, TensorwisePrior
-from symbayes.training.by_curvature import Laplace
+from symbayes.training.by_curvature import ByCurvature, Laplace, Map
 from symbayes.training.optimiser import LARGEST, Optimiser
 from symbayes.training.record import Record
 from symbayes.training.result import Result
@@ -50,6 +50,18 @@ class Preset:
     objective: Objective
     optimiser: Optimiser
     schedule: Schedule
+
+    def by_map(self) -> "Preset":
+        """The same by MAP, for a comparison that is even: with the same steps, and judged by the same rule.
+
+        Raises:
+            TypeError: If the objective is not by curvature, and has no rule.
+        """
+        if not isinstance(self.objective, ByCurvature):
+            raise TypeError(
+                f"MAP is judged by the rule of an objective by curvature; {type(self.objective).__name__} has none."
+            )
+        return replace(self, objective=Map(self.objective.rule, self.objective.final_rule))
 
 
 def preset(problem: Problem, objective: Objective | None = None, epochs: int | None = None) -> Preset:

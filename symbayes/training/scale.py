@@ -15,7 +15,6 @@ break a symmetry which another path of their layer keeps are left out: the data 
 """
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import cos, inf, log, pi
 from typing import Any
@@ -32,7 +31,7 @@ from symbayes.data.source import DataSource, TensorSource
 from symbayes.errors import NotFiniteError
 from symbayes.layout import Layout, weights
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
-from symbayes.training.trainer import Part, Problem
+from symbayes.training.trainer import Part, Problem, copy_parts, restore_parts
 
 #: Data that are taken at least, where there are so many.
 _FEWEST = 500
@@ -121,7 +120,7 @@ class Search:
     def begin(self, evidence: float, seed: int) -> None:
         """Keep what hyper-steps have found, and scale its precisions for the first try."""
         self.evidence, self.seed = evidence, seed
-        self._keep()
+        self.kept = copy_parts(self._parts)
         self._scale()
 
     def judge(self, evidence: float) -> None:
@@ -129,9 +128,9 @@ class Search:
         self.tried += 1
         if evidence > self.evidence:
             self.evidence, self.scale, self.gained = evidence, self.scale * self._factor, self.gained + 1
-            self._keep()
+            self.kept = copy_parts(self._parts)
         else:
-            self._restore()
+            restore_parts(self._parts, self.kept)
             self.is_done, self.upwards = self.upwards or self.gained > 0, True
         self.is_done = self.is_done or self.tried == self.settings.tries
         if not self.is_done:
@@ -139,7 +138,7 @@ class Search:
 
     def give_up(self) -> None:
         """Come back to what was kept, and try nothing more."""
-        self._restore()
+        restore_parts(self._parts, self.kept)
         self.is_done = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,19 +162,6 @@ class Search:
     def _scale(self) -> None:
         prior = self.problem.prior
         prior.log_precision.add_(log(self._factor) * scaled_groups(prior, self.problem)).clamp_(*LOG_PRECISION_RANGE)
-
-    def _keep(self) -> None:
-        self.kept = {f"{part}.{name}": _copy(v) for part, own in self._parts.items() for name, v in own.state_dict().items()}
-
-    def _restore(self) -> None:
-        for part, own in self._parts.items():
-            prefix = f"{part}."
-            # Copies, since some keep what they are given.
-            own.load_state_dict({n.removeprefix(prefix): _copy(v) for n, v in self.kept.items() if n.startswith(prefix)})
-
-
-def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else deepcopy(value)
 
 
 def scaled_groups(prior: Prior, problem: Problem) -> Bool[Tensor, " group"]:

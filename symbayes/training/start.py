@@ -10,7 +10,7 @@ others is not assumed but measured: docs/research/evidence.md.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import log
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.evaluate import evaluating
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout, WeightTensor
-from symbayes.priors import LOG_PRECISION_RANGE, Prior
+from symbayes.priors import LOG_PRECISION_RANGE, Prior, log_precision_of
 
 _log = logging.getLogger("symbayes")
 
@@ -54,6 +54,8 @@ def begin_symmetric(model: nn.Module, prior: Prior, inputs: Tensor, generator: G
         for name, layer in layers.items()
         if any(place[0] == name for place in relaxing)
     ]
+    if inputs.is_floating_point() and not inputs.any():  # blank data would say nothing of any path
+        inputs = torch.randn(inputs.shape, generator=generator).to(inputs)
     try:
         with evaluating(model):
             model(inputs)
@@ -67,9 +69,7 @@ def begin_symmetric(model: nn.Module, prior: Prior, inputs: Tensor, generator: G
         if prior.learned[index] and all((t.layer, t.path) in relaxing and t.kind != "shape" for t in members):
             beside = {(tensor.layer, tensor.path) for tensor in members}
             weights = [values[t.name] for t in tensors.values() if (t.layer, t.path) in beside and t.kind == "weight"]
-            squares = sum(float(weight.square().sum()) for weight in weights)
-            if squares > 0:
-                begin = log(sum(weight.numel() for weight in weights) / squares)
+            if (begin := log_precision_of(weights)) is not None:
                 prior.log_precision[index] = min(max(begin, log(prior.precision)), LOG_PRECISION_RANGE[1])
         elif prior.learned[index] and any((t.layer, t.path) in relaxing for t in members):
             _log.warning(
@@ -87,12 +87,12 @@ class _Scaling:
     layer: RelaxedLayer
     tensors: Mapping[str, WeightTensor]
     generator: Generator
-    busy: bool = field(default=False)
+    is_done: bool = False
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Tensor) -> Tensor:
-        if self.busy:
+        if self.is_done:  # a layer that is called again sees other features, and is scaled already
             return outputs
-        self.busy = True  # what follows calls the layer again
+        self.is_done = True
         seen = self._see(args, kwargs)
         size = {path: _size(given) for path, (_, given) in seen.items()}
         breaking = {path for path in seen if any(t.relaxes for t in self._of(path).values())}
@@ -107,10 +107,8 @@ class _Scaling:
             for name, tensor in self._of(path).items():
                 if tensor.kind == "bias":
                     self._parameter(name).zero_()
-            # Where there is nothing to compare with, as for blank inputs, a path becomes smaller than it was.
-            self._scale(path, seen[path][0], SMALL * (whole or size[path]))
+            self._scale(path, seen[path][0], SMALL * whole)
         found: Tensor = self.layer.forward(*args, **kwargs)  # what hooks of users do was done
-        self.busy = False
         return found
 
     def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, tuple[Tensor, Tensor]]:

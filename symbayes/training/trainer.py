@@ -9,6 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass, field
 from math import cos, isnan, pi
 from pathlib import Path
@@ -169,6 +170,23 @@ class Part(Protocol):
         """Become what `state_dict` gave."""
 
 
+def copy_parts(parts: Mapping[str, Part]) -> dict[str, Any]:
+    """What all parts have in their states, by part and name: copies, which do not move with them."""
+    return {f"{part}.{name}": _copy(value) for part, own in parts.items() for name, value in own.state_dict().items()}
+
+
+def restore_parts(parts: Mapping[str, Part], kept: StateDict) -> None:
+    """Put parts back to what `copy_parts` gave."""
+    for part, own in parts.items():
+        prefix = f"{part}."
+        # Copies again, since some keep what they are given.
+        own.load_state_dict({n.removeprefix(prefix): _copy(v) for n, v in kept.items() if n.startswith(prefix)})
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else deepcopy(value)
+
+
 @runtime_checkable
 class CountsPasses(Protocol):
     """A module whose random draws follow from the number of its passes."""
@@ -217,12 +235,10 @@ class State:
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of all tensors, and plain values, by part and name."""
-        found: dict[str, Any] = {f"state.{name}": value for name, value in self.numbers().items()}
-        for name, part in self.parts().items():
-            found |= {f"{name}.{key}": value for key, value in part.state_dict().items()}
+        found: dict[str, Any] = {f"state.{name}": _copy(value) for name, value in self.numbers().items()}
+        found |= copy_parts(self.parts())
         found |= {f"generators.{name}": value for name, value in self.random_state().items()}
-        found |= {f"passes.{name}": module.passes for name, module in _counting(self.problem.model).items()}
-        return {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in found.items()}
+        return found | {f"passes.{name}": module.passes for name, module in _counting(self.problem.model).items()}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Become the state that `state_dict` described.

@@ -19,6 +19,7 @@ from symbayes.posterior.laplace import laplace_posterior
 from symbayes.posterior.posterior import Members, Posterior
 from symbayes.posterior.predict import predict
 from symbayes.posterior.spread import DiagonalSpread, FullSpread
+from tests.small import Recurrent
 
 #: The module, whose name is that of its function, too.
 predictive = sys.modules[predict.__module__]
@@ -182,15 +183,6 @@ def test_weights_run_together_give_what_they_give_one_after_the_other(name, gene
     assert_close(found.outputs.values, both[0])
     assert_close(found.mean, both[0].softmax(-1).mean(0))
     assert_close(found.epistemic, both[0].softmax(-1).std(0, correction=0))
-
-
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 2)
-
-    def forward(self, inputs):
-        return self.head(self.inner(inputs)[0][:, -1])
 
 
 class Branching(nn.Module):

@@ -20,6 +20,7 @@ from symbayes.posterior.posterior import Members, Posterior, load_posterior, sav
 from symbayes.posterior.predict import NormalOutputs, predict
 from symbayes.posterior.spread import FullSpread
 from symbayes.posterior.tempering import COST, TEMPERATURES, matched_scale, passes, tempered, tempered_posterior
+from tests.small import Recurrent
 
 CPU = torch.device("cpu")
 EXACT = {"rtol": 0, "atol": 1e-8}
@@ -155,17 +156,6 @@ def test_temperatures_are_saved_and_older_files_have_none(generator, tmp_path):
     del about["temperature"]
     save_file(load_file(path), path, {"posterior": json.dumps(about)})
     assert load_posterior(path).temperature == 1
-
-
-class Recurrent(nn.Module):
-    """Which torch cannot differentiate datum by datum."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 2)
-
-    def forward(self, inputs):
-        return self.head(self.inner(inputs)[0][:, -1])
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
