@@ -7,7 +7,7 @@ need no matrix, so that they are for models of any size. Nothing here knows rows
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -271,25 +271,26 @@ def products_of(model: nn.Module, data: DataSource, likelihood: Likelihood, batc
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     frozen = deepcopy(likelihood).requires_grad_(False)
     total: Tensor = torch.zeros(())
-    seen, push = 0, jvp
+    seen, way = 0, jvp
     for inputs, targets in data.batches(batch_size):
         reference = None if seen else reference_of(model, inputs)
         if reference is not None:
-            push = _pushing(model, list(sizes), reference)
+            way = _pushing(model, list(sizes), reference)
         with evaluating(model):
             outputs = call_with(model, held(model, differentiable=True), inputs)
         if reference is not None:
             reference.refuse_others(outputs)
         total = total + log_likelihood(likelihood, inputs, outputs, targets, data.number(seen))
         seen += len(inputs)
+    linear = Linearised(model, weights, sizes, way)
 
     @torch.no_grad()  # what the forward pass depends on beside weights is differentiated in `forms`, and nowhere else
     def product(vector: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-        return ggn_product(model, weights, sizes, data, frozen, vector, batch_size, push)
+        return ggn_product(linear, data, frozen, vector, batch_size)
 
     @torch.enable_grad()
     def form_of(pairs: Pairs, inputs: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        form, outputs = ggn_form(model, sizes, frozen, pairs, inputs, push)
+        form, outputs = ggn_form(replace(linear, weights=held(model, differentiable=True)), frozen, pairs, inputs)
         fit = scale * log_likelihood(likelihood, inputs, outputs, targets, None)
         return scale * form, fit - scale * form / 2
 
@@ -362,60 +363,84 @@ def _twice_back(function: Callable[..., Tensor], primals: tuple[Any, ...], tange
     return outputs, Jv
 
 
+@dataclass(frozen=True)
+class Linearised:
+    """A model to first order in its weights, f + J v.
+
+    Args:
+        model: That gives f.
+        weights: All of them, as they are taken.
+        sizes: Of those to differentiate in, by name.
+        way: How J v is found.
+    """
+
+    model: nn.Module
+    weights: Mapping[str, Tensor]
+    sizes: Mapping[str, int]
+    way: Push = jvp
+
+    def push(self, inputs: Tensor, vector: Float[Tensor, " p"]) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c"]]:
+        """f and J v."""
+        outputs_at, chosen, tangents = self._parts(inputs, vector)
+        with evaluating(self.model):
+            outputs, Jv = self.way(outputs_at, (chosen,), (tangents,))[:2]
+        return outputs, Jv
+
+    def push_and_pull(
+        self, inputs: Tensor, vector: Float[Tensor, " p"], between: Callable[[Tensor, Tensor], Tensor]
+    ) -> Float[Tensor, " p"]:
+        """Jᵀ between(f, J v), by one forward pass."""
+        outputs_at, chosen, tangents = self._parts(inputs, vector)
+
+        def pushed(weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            outputs, Jv = self.way(outputs_at, (weights,), (tangents,))[:2]
+            return outputs, Jv
+
+        with evaluating(self.model), tensor_cores(vector.device):
+            outputs, pull, Jv = vjp(pushed, chosen, has_aux=True)
+            (pulled,) = pull(between(outputs, Jv))
+        return torch.cat([pulled[name].to_dense().flatten() for name in self.sizes])
+
+    def _parts(
+        self, inputs: Tensor, vector: Float[Tensor, " p"]
+    ) -> tuple[Callable[[dict[str, Tensor]], Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """Outputs as a function of weights, the weights, and the vector in their shapes."""
+        fixed = {name: weight for name, weight in self.weights.items() if name not in self.sizes}
+        chosen = {name: self.weights[name] for name in self.sizes}
+        pieces = zip(self.sizes, vector.split(list(self.sizes.values())), strict=True)
+
+        def outputs_at(tensors: dict[str, Tensor]) -> Tensor:
+            found: Tensor = call_with(self.model, {**fixed, **tensors}, inputs)
+            return found
+
+        return outputs_at, chosen, {name: piece.view_as(chosen[name]) for name, piece in pieces}
+
+
 def ggn_product(
-    model: nn.Module,
-    weights: dict[str, Tensor],
-    sizes: dict[str, int],
-    data: DataSource,
-    likelihood: Likelihood,
-    vector: Float[Tensor, " p"],
-    batch_size: int,
-    push: Push = jvp,
+    linear: Linearised, data: DataSource, likelihood: Likelihood, vector: Float[Tensor, " p"], batch_size: int
 ) -> Float[Tensor, " p"]:
     """H v = Σ_n J_nᵀ L_n J_n v, over all the data."""
-    fixed = {name: weight for name, weight in weights.items() if name not in sizes}
-    chosen = {name: weights[name] for name in sizes}
-    pieces = zip(sizes, vector.split(list(sizes.values())), strict=True)
-    tangent = {name: piece.view_as(chosen[name]) for name, piece in pieces}
-    total = torch.zeros_like(vector)
     root = likelihood.scales().detach().sqrt()[:, None, None, None]
-    with evaluating(model), tensor_cores(vector.device):
-        for inputs, _ in data.batches(batch_size):
 
-            def outputs_at(tensors: dict[str, Tensor], inputs: Tensor = inputs) -> Tensor:
-                found: Tensor = call_with(model, {**fixed, **tensors}, inputs)
-                return found
+    def weigh(outputs: Tensor, Jv: Tensor) -> Tensor:
+        columns = likelihood.fisher_columns(outputs) * root.to(outputs)
+        return torch.einsum("kvnc,kvn->nc", columns, torch.einsum("kvnc,nc->kvn", columns, Jv))
 
-            outputs, Jv = push(outputs_at, (chosen,), (tangent,))[:2]
-            columns = likelihood.fisher_columns(outputs) * root.to(outputs)
-            LJv = torch.einsum("kvnc,kvn->nc", columns, torch.einsum("kvnc,nc->kvn", columns, Jv))
-            (pulled,) = vjp(outputs_at, chosen)[1](LJv)
-            total += torch.cat([pulled[name].to_dense().flatten() for name in sizes])
+    total = torch.zeros_like(vector)
+    for inputs, _ in data.batches(batch_size):
+        total += linear.push_and_pull(inputs, vector, weigh)
     return total
 
 
 def ggn_form(
-    model: nn.Module, sizes: dict[str, int], likelihood: Likelihood, pairs: Pairs, inputs: Tensor, push: Push = jvp
+    linear: Linearised, likelihood: Likelihood, pairs: Pairs, inputs: Tensor
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "n c"]]:
     """Σ xᵀ H z over pairs for one batch, and its outputs; differentiable in what the forward pass depends on beside weights."""
-    fixed = held(model, differentiable=True)
-    chosen = {name: fixed.pop(name) for name in sizes}
-
-    def outputs_at(tensors: dict[str, Tensor]) -> Tensor:
-        found: Tensor = call_with(model, {**fixed, **tensors}, inputs)
-        return found
-
-    def along(vector: Float[Tensor, " p"]) -> tuple[Tensor, Tensor]:
-        pieces = zip(sizes, vector.split(list(sizes.values())), strict=True)
-        found = push(outputs_at, (chosen,), ({name: piece.view_as(chosen[name]) for name, piece in pieces},))
-        return found[0], found[1]
-
     total: Tensor = torch.zeros(())
     outputs: Tensor = torch.zeros(())
-    with evaluating(model), NormsByParts():
+    with NormsByParts():
         for x, z in pairs:
-            outputs, Jx = along(x)
-            _, Jz = along(z)
+            (outputs, Jx), (_, Jz) = linear.push(inputs, x), linear.push(inputs, z)
             columns = likelihood.fisher_columns(outputs) * likelihood.scales().sqrt()[:, None, None, None].to(outputs)
             total = total + (torch.einsum("kvnc,nc->kvn", columns, Jx) * torch.einsum("kvnc,nc->kvn", columns, Jz)).sum()
     return total, outputs

@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
-from symbayes.curvature.ggn import Ggn, ggn_product
+from symbayes.curvature.ggn import Ggn, Linearised, ggn_product
 from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos, Preconditioned, tridiagonalise
@@ -69,7 +69,7 @@ def test_products_are_those_of_the_dense_matrix(problem, generator):
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     vector = torch.randn(len(H), generator=generator, dtype=H.dtype)
     weights = {name: p.detach() for name, p in model.named_parameters()}
-    assert_close(ggn_product(model, weights, sizes, data, Categorical(), vector, 7), H @ vector)
+    assert_close(ggn_product(Linearised(model, weights, sizes), data, Categorical(), vector, 7), H @ vector)
 
 
 def test_products_follow_the_noise_of_each_output(problem, generator):
@@ -82,7 +82,7 @@ def test_products_follow_the_noise_of_each_output(problem, generator):
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     vector = torch.randn(len(H), generator=generator, dtype=H.dtype)
     weights = {name: p.detach() for name, p in model.named_parameters()}
-    assert_close(ggn_product(model, weights, sizes, data, likelihood, vector, 20), H @ vector)
+    assert_close(ggn_product(Linearised(model, weights, sizes), data, likelihood, vector, 20), H @ vector)
 
 
 def test_lanczos_recovers_the_spectrum_of_a_small_matrix(generator):
