@@ -397,8 +397,8 @@ class Linearised:
             return outputs, Jv
 
         with evaluating(self.model), tensor_cores(vector.device):
-            outputs, pull, Jv = vjp(pushed, chosen, has_aux=True)
-            (pulled,) = pull(between(outputs, Jv))
+            outputs, pull, *Jv = vjp(pushed, chosen, has_aux=True)
+            (pulled,) = pull(between(outputs, *Jv))
         return torch.cat([pulled[name].to_dense().flatten() for name in self.sizes])
 
     def _parts(
