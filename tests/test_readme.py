@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import symbayes as sb
 from symbayes.cli.app import app
 
 ROOT = Path(__file__).parent.parent
@@ -23,6 +24,18 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", read(page), flags=re.DOTALL | re.MULTILINE)
 
 
+@pytest.fixture
+def few_data(monkeypatch):
+    """Data sets are cut to what is quick to train on."""
+    load = sb.load
+
+    def load_few(name: str) -> sb.Task:
+        whole = load(name)
+        return whole.subset(min(len(whole.train[0]), 300))
+
+    monkeypatch.setattr(sb, "load", load_few)
+
+
 def run(page: str) -> None:
     """Run the blocks of a page in order, as a newcomer would type them."""
     names: dict[str, object] = {}
@@ -38,6 +51,7 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
+@pytest.mark.usefixtures("few_data")
 def test_python_blocks_of_the_readme_run_and_the_saved_result_has_a_page(tmp_path, monkeypatch):
     assert len(blocks("README.md")) >= 3
     monkeypatch.chdir(tmp_path)

@@ -14,14 +14,18 @@ from symbayes.training.symmetries import USED, PathRow, breaking, shares_over_la
 _METHODS = {"map": "MAP", "evidence": "evidence"}
 _NOTHING = "–"
 _EPOCHS = "epochs, MAP / evidence"
+_MADE_BY = ("evidence by", "commit")
 #: Method and figure of the columns of Tables 2 and 3.
 _COLUMNS = {
     "NLL, MAP": ("map", "nll"),
     "accuracy, MAP": ("map", "accuracy"),
+    "−log evidence / N, MAP": ("map", "evidence"),
     "NLL, evidence": ("evidence", "nll"),
     "accuracy, evidence": ("evidence", "accuracy"),
-    "−log evidence / N": ("evidence", "evidence"),
+    "−log evidence / N, evidence": ("evidence", "evidence"),
 }
+#: Figures of Table 1, in lines of their own.
+_LINES = {"test accuracy, %": "accuracy", "test NLL": "nll", "−log evidence / N": "evidence"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,12 @@ class Cells:
         """How long it was trained, by each method."""
         found = [self.runs.get((task, network, method)) for method in METHODS]
         return " / ".join(str(runs[0]["epochs"]) if runs else _NOTHING for runs in found)
+
+    def made_by(self, task: str, network: str) -> list[str]:
+        """By which estimators and at which commits."""
+        runs = [run for method in METHODS for run in self.runs.get((task, network, method), ())]
+        rules = sorted({run["estimator"].split(" by ")[0].split(" (")[0] for run in runs})
+        return [", ".join(rules) or _NOTHING, ", ".join(sorted({run.get("commit") or _NOTHING for run in runs})) or _NOTHING]
 
     @property
     def missing(self) -> list[str]:
@@ -92,8 +102,13 @@ def _place(table: Table, task: str, network: str, method: str) -> str:
 
 def _table1(of: Cells) -> TextTable:
     columns = [(network, method) for method in METHODS for network in of.table.networks]
-    headings = ["test accuracy, %", *(f"{NETWORKS[network].name}, {_METHODS[method]}" for network, method in columns)]
-    return TextTable(headings, [[TASKS[t], *(of.cell(t, *column, "accuracy") for column in columns)] for t in of.table.tasks])
+    headings = ["", *(f"{NETWORKS[network].name}, {_METHODS[method]}" for network, method in columns)]
+    lines = [
+        [f"{TASKS[task]}: {words}", *(of.cell(task, *column, what) for column in columns)]
+        for task in of.table.tasks
+        for words, what in _LINES.items()
+    ]
+    return TextTable(headings, lines)
 
 
 def _table2(of: Cells) -> TextTable:
@@ -103,8 +118,10 @@ def _table2(of: Cells) -> TextTable:
             sizes = sorted({run["parameters"] for method in METHODS for run in of.runs.get((task, name, method), ())})
             size = " / ".join(f"{value / 1e6:.1f} M" for value in sizes) or _NOTHING
             figures = [of.cell(task, name, *column) for column in _COLUMNS.values()]
-            lines.append([NETWORKS[name].name, NETWORKS[name].prior, size, of.epochs(task, name), *figures])
-    return TextTable(["layer", "prior on", "parameters", _EPOCHS, *_COLUMNS], lines)
+            lines.append(
+                [NETWORKS[name].name, NETWORKS[name].prior, size, of.epochs(task, name), *figures, *of.made_by(task, name)]
+            )
+    return TextTable(["layer", "prior on", "parameters", _EPOCHS, *_COLUMNS, *_MADE_BY], lines)
 
 
 def _table3(of: Cells) -> TextTable:
@@ -115,8 +132,9 @@ def _table3(of: Cells) -> TextTable:
         over = shares_over_layers(learned)
         shares = [f"{over.get(path, _NOTHING)} [{printed}]" for path, printed in zip(paths, SHARES[task], strict=True)]
         figures = [of.cell(task, network, *column) for column in _COLUMNS.values()]
-        lines.append([TASKS[task], of.epochs(task, network), *figures, *shares])
-    return TextTable(["data", _EPOCHS, *_COLUMNS, *(f"{PATH_NAMES[path]}, % [paper]" for path in paths)], lines)
+        lines.append([TASKS[task], of.epochs(task, network), *figures, *shares, *of.made_by(task, network)])
+    shares = [f"{PATH_NAMES[path]}, % [paper]" for path in paths]
+    return TextTable(["data", _EPOCHS, *_COLUMNS, *shares, *_MADE_BY], lines)
 
 
 def _every_run(table: Table, found: Sequence[Figures]) -> str:
@@ -159,11 +177,13 @@ def _choices(table: Table, found: Sequence[Figures]) -> str:
             if row.path in paths:
                 blocks.setdefault(row.layer, {})[row.path] = row
         lines = []
+        measured = {row.path: row.symmetry for by_path in blocks.values() for row in by_path.values() if row.error is not None}
         for index, (layer, by_path) in enumerate(blocks.items()):
             best = max(by_path, key=lambda path: by_path[path].share)
             line = [layer.removeprefix("block"), *(f"{by_path[path].precision:.3g}" for path in paths)]
             line += [f"{100 * by_path[path].share:.1f}, γ {by_path[path].effective:,.1f}" for path in paths]
             line.append(PATH_NAMES[best] + (f" ({PATH_NAMES[theirs[index]]})" if theirs else ""))
+            line += [_percent(by_path[path].error) for path in measured]
             used = [tensor for path in paths for tensor in breaking(by_path[path])]
             if index == len(blocks) - 1:  # whose map has one cell, where a bias breaks nothing; earlier runs did not know
                 used = [tensor for tensor in used if tensor.is_sure or not tensor.name.endswith("bias")]
@@ -172,7 +192,8 @@ def _choices(table: Table, found: Sequence[Figures]) -> str:
             lines.append(line)
         names = [PATH_NAMES[path] for path in paths]
         headings = ["block", *(f"δ {name}" for name in names), *(f"{name}, %" for name in names)]
-        headings += ["largest share (paper's)" if theirs else "largest share", "tensors that break a symmetry, γ"]
+        headings += ["largest share (paper's)" if theirs else "largest share"]
+        headings += [f"error under {symmetry}, %" for symmetry in measured.values()] + ["tensors that break a symmetry, γ"]
         headings += [f"paper's δ {name}" for name in names if printed]
         title = _place(table, run["task"], run["network"], run["method"])
         parts.append(f"What {title} learned (seed {run['seed']}):\n\n{TextTable(headings, lines).markdown()}")
@@ -180,9 +201,14 @@ def _choices(table: Table, found: Sequence[Figures]) -> str:
         return ""
     about = (
         "Of several seeds, that of most evidence. Shares are of γ per weight, and see no bias; γ is that of all tensors of a "
-        f"path. A tensor that breaks a symmetry of another path is named where its γ is above {USED}."
+        "path. Errors of equivariance are of the whole block on data: biases, strides and "
+        f"padding included. A tensor that breaks a symmetry of another path is named where its γ is above {USED}."
     )
     return "\n".join([f"{about}\n", *parts])
+
+
+def _percent(share: float | None) -> str:
+    return _NOTHING if share is None else f"{100 * share:.1f}"
 
 
 def in_form(table: Table, form: Callable[[Cells], TextTable], found: Sequence[Figures]) -> TextTable:
