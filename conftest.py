@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a seeded generator, hypothesis without deadlines; shapes are checked a few times in each test."""
+"""Fixtures of all tests: a seeded generator, hypothesis without deadlines; shapes are checked once in each test."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ settings.register_profile("suite", deadline=None, derandomize=True, max_examples
 settings.load_profile("suite")
 
 #: The calls of each function whose shapes are checked in a test: checking takes longer than most of what is checked.
-_CALLS = float(os.environ.get("CHECKED_CALLS", "2"))
+_CALLS = float(os.environ.get("CHECKED_CALLS", "1"))
 _checks: dict[CodeType, int] = {}
 _jaxtyped = jaxtyping.jaxtyped
 

@@ -39,6 +39,5 @@ def test_the_facade_exports_what_it_imports():
 
 
 def test_shapes_are_checked_while_tests_run():
-    for _ in range(2):
-        with pytest.raises(jaxtyping.TypeCheckError, match="matrices"):
-            eigendecompose(torch.zeros(3), "weight", vectors=False)
+    with pytest.raises(jaxtyping.TypeCheckError, match="matrices"):
+        eigendecompose(torch.zeros(3), "weight", vectors=False)
