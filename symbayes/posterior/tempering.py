@@ -5,10 +5,11 @@ network that fits its data, even where nothing is left out: outputs of confident
 any output counts as likely. The covariance is T Σ, with the largest T ≤ 1 that passes a check: the posterior predicts the data
 that it has seen as well as its mean does. No other data are needed.
 
-1. *The check.* log E p(y | f) under N(f_n, T J_n Σ J_nᵀ) is less than log p(y | f_n) by at most `COST` nats per datum.
+1. *The check.* log E p(y | f) under N(f_n, T J_n Σ J_nᵀ) is less than log p(y | f_n) by at most `COST` nats per datum, one
+   standard error of that mean included: few data must not pass by luck.
 2. *Normal noise.* There it is known what a posterior that is right costs on the data it has seen: with s the eigenvalues of
    T L^½ J Σ Jᵀ L^½, residuals have lost s of their variance, and it is ½ Σ log(1 + s) − s (1 − s) / (1 + s). That is allowed,
-   too, and one standard error.
+   too, give or take one standard error.
 3. *The scale.* With it T is at most T₀ = γ / tr HΣ, since an exact posterior has Σ_n tr L_n J_n Σ J_nᵀ = tr H (H + Δ)⁻¹ = γ.
 """
 
@@ -34,7 +35,7 @@ COST = 0.001
 #: Temperatures, from the highest down; the last is as good as none, and still gives densities.
 TEMPERATURES = tuple(2.0 ** (-step / 2) for step in range(41))
 #: Data that are looked at: at most so many, and at least so few; between them, as many as have Jacobians of so many numbers.
-MOST, FEWEST, NUMBERS = 500, 16, 2**26
+MOST, FEWEST, NUMBERS = 500, 100, 2**26
 #: Random vectors for T₀, products for each, and data in a forward pass.
 _PROBES, _STEPS, _AT_ONCE = 4, 20, 500
 
@@ -112,12 +113,17 @@ def passes(outputs: NormalOutputs, targets: Tensor, likelihood: Likelihood, temp
     generator = torch.Generator().manual_seed(0)
     sure = likelihood.log_prob(outputs.mean, targets).double()
     cost = sure - prediction_of(scaled, likelihood, "", 128, generator).log_prob(targets).double()
-    allowed = COST
-    if likelihood.is_normal:
-        s = _leverages(scaled, likelihood)
-        expected = (s.log1p() - s * (1 - s).clamp(min=0) / (1 + s)).sum(1) / 2
-        allowed += float(expected.mean() + (cost - expected).std() / len(cost) ** 0.5) if len(cost) > 1 else 0.0
-    return float(cost.mean()) <= allowed
+    if not likelihood.is_normal:
+        return float(cost.mean()) + _standard_error(cost) <= COST
+    s = _leverages(scaled, likelihood)
+    expected = (s.log1p() - s * (1 - s).clamp(min=0) / (1 + s)).sum(1) / 2
+    beyond = cost - expected
+    return float(beyond.mean()) - _standard_error(beyond) <= COST
+
+
+def _standard_error(values: Float[Tensor, " n"]) -> float:
+    """Of their mean; nothing is known of it by a single one."""
+    return float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def _leverages(outputs: NormalOutputs, likelihood: Likelihood) -> Float[Tensor, "n c"]:

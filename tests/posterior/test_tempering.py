@@ -106,6 +106,18 @@ def test_normal_noise_is_allowed_what_a_right_posterior_costs():
     assert not passes(outputs, 0.5 * right, likelihood, 1.0)  # fitted better than this much uncertainty allows for
 
 
+def test_few_data_do_not_pass_by_luck():
+    """Uncertainty costs little where a guess is right and gains much where it is wrong: one in eight, here."""
+    mean = torch.zeros(8, 2, dtype=torch.float64)
+    mean[:, 0] = 3.0
+    right = torch.zeros(8, dtype=torch.long)
+    right[0] = 1
+    outputs = NormalOutputs(mean, torch.eye(2, dtype=torch.float64).expand(8, 2, 2))
+    many = NormalOutputs(mean.repeat(50, 1), outputs.covariance.repeat(50, 1, 1))
+    assert passes(many, right.repeat(50), sb.Categorical(), 1.0)
+    assert not passes(outputs, right, sb.Categorical(), 1.0)
+
+
 def test_the_temperature_is_the_highest_at_which_data_seen_are_predicted_as_well(generator):
     inputs = torch.randn(40, 3, generator=generator, dtype=torch.float64)
     with torch.random.fork_rng(), torch.no_grad():
