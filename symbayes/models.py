@@ -22,7 +22,7 @@ from symbayes.layers.dense import DensePath, Scale, Shift
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupPath
 from symbayes.layers.relaxed import RelaxedLayer, centre, divides
-from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
+from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath, SparseGroupConvPath
 
 #: What networks are built for: a task, or a pair of inputs and class numbers.
 Classified = Task | tuple[Tensor, Tensor]
@@ -67,6 +67,7 @@ class Slot:
     #: Of sparse paths.
     filter_anchors: float
     learn_lengthscales: bool
+    learn_locations: bool = False
 
     @property
     def channels(self) -> tuple[int, int]:
@@ -75,6 +76,12 @@ class Slot:
     @property
     def kernel(self) -> Shape:
         return (3,) * (len(self.in_shape) - 1)
+
+    @property
+    def filter_basis(self) -> dict[str, Any]:
+        """Of a sparse filter."""
+        learned = {"learn_lengthscale": self.learn_lengthscales, "learn_locations": self.learn_locations}
+        return {"anchors": self.filter_anchors, **learned}
 
 
 def _dense(slot: Slot) -> nn.Module:
@@ -94,10 +101,7 @@ def _conv_path(slot: Slot) -> nn.Module:
 
 
 def _sparse_conv(slot: Slot) -> nn.Module:
-    anchors, learn = slot.filter_anchors, slot.learn_lengthscales
-    return SparseConvPath(
-        *slot.channels, slot.kernel, anchors=anchors, learn_lengthscale=learn, stride=slot.stride, **slot.start
-    )
+    return SparseConvPath(*slot.channels, slot.kernel, stride=slot.stride, **(slot.filter_basis | slot.start))
 
 
 def _gconv(slot: Slot, kind: Callable[..., nn.Module] = GroupConvPath, **options: Any) -> nn.Module:
@@ -106,6 +110,10 @@ def _gconv(slot: Slot, kind: Callable[..., nn.Module] = GroupConvPath, **options
     c_in, c_out = slot.channels
     fields = c_in if slot.first else c_in // slot.group.order, c_out // slot.group.order
     return kind(*fields, slot.group, lifting=slot.first, stride=slot.stride, **options, **slot.start)
+
+
+def _sparse_gconv(slot: Slot) -> nn.Module:
+    return _gconv(slot, SparseGroupConvPath, **slot.filter_basis)
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,7 @@ PATHS = {
     "conv": PathKind(_conv_path, 1),
     "sparse_conv": PathKind(_sparse_conv, 1),
     "gconv": PathKind(_gconv, 2),
+    "sparse_gconv": PathKind(_sparse_gconv, 2),
     "gconv_pointwise": PathKind(partial(_gconv, mixing="pointwise"), 2),
     "gconv_separable": PathKind(partial(_gconv, kind=SeparableGroupPath), 2),
     "gconv_depthwise": PathKind(partial(_gconv, kind=SeparableGroupPath, depthwise=True), 2),
@@ -161,6 +170,7 @@ def allconv(
     group: str = "p4",
     filter_anchors: float = 0.5,
     learn_lengthscales: bool = False,
+    learn_locations: bool = False,
     equivariant_stride: bool = True,
     generator: Generator | None = None,
 ) -> AllConv:
@@ -176,13 +186,16 @@ def allconv(
     Args:
         data: Gives the shape of inputs and the number of classes: a task, or a pair of inputs and class numbers.
         paths: Of every block, in any combination: "dense" (FC), "factored" (F-FC), "sparse" (S-FC), "conv" (CONV),
-            "sparse_conv" (S-CONV), "gconv" (GCONV), "gconv_pointwise", "gconv_separable", "gconv_depthwise".
+            "sparse_conv" (S-CONV), "gconv" (GCONV), "sparse_gconv" (S-GCONV), "gconv_pointwise", "gconv_separable",
+            "gconv_depthwise".
         width: The number a of channels of the first block.
         relaxation: Initial standard deviation of the output of a path that breaks a symmetry, relative to one that keeps it.
         group: Of group convolutions: "p4" or "p4m" on images, "cube" on volumes, "flips" on these and on sequences.
         filter_anchors: Of a sparse filter, as a share of its cells: 0.5 gives 4 of 9, 0.8 gives 7. Sparse fully connected
             paths have an anchor for every two cells.
         learn_lengthscales: Whether the lengthscales ω of sparse paths are learned, with priors of their own.
+        learn_locations: Whether the locations of the anchors of sparse filters are, too. Those of sparse fully connected paths
+            stay where they are: the curvature of a location costs a backward pass through the basis for every datum.
         equivariant_stride: Whether strides go through the centre of the input, so that paths keep their symmetry exactly. With
             plain strides they keep it up to the stride; natural images, which have no clear centre, are then learned better.
         generator: For the initial weights; the global one when None.
@@ -193,7 +206,8 @@ def allconv(
     in_shape, classes = shape_and_classes(data)
     return build_allconv(
         in_shape, classes, paths, width, relaxation=relaxation, group=group, filter_anchors=filter_anchors,
-        learn_lengthscales=learn_lengthscales, equivariant_stride=equivariant_stride, generator=generator,
+        learn_lengthscales=learn_lengthscales, learn_locations=learn_locations, equivariant_stride=equivariant_stride,
+        generator=generator,
     )  # fmt: skip
 
 
@@ -207,6 +221,7 @@ def build_allconv(
     group: str = "p4",
     filter_anchors: float = 0.5,
     learn_lengthscales: bool = False,
+    learn_locations: bool = False,
     equivariant_stride: bool = True,
     generator: Generator | None = None,
 ) -> AllConv:
@@ -231,7 +246,9 @@ def build_allconv(
     shape, maps, exact = tuple(in_shape), [], True
     for index, (channels, stride) in enumerate(zip(_CHANNELS, strides, strict=True), start=1):
         out_shape = (channels * width * order, *(ceil(size / stride) for size in shape[1:]))
-        place = Slot(shape, out_shape, stride, turns, index == 1, {}, float(filter_anchors), learn_lengthscales)
+        place = Slot(
+            shape, out_shape, stride, turns, index == 1, {}, float(filter_anchors), learn_lengthscales, learn_locations
+        )
         built = {name: PATHS[name].build(replace(place, start=start)) for name, start in starts.items()}
         even = equivariant_stride and divides(stride, shape[1:])
         layers[f"block{index}"] = RelaxedLayer(built, stride=stride, equivariant_stride=even)
@@ -249,7 +266,7 @@ def build_allconv(
     model.recipe = {"in_shape": list(in_shape), "classes": classes, "paths": list(paths), "width": width}
     model.recipe |= {"relaxation": relaxation, "group": group}
     model.recipe |= {"filter_anchors": filter_anchors, "learn_lengthscales": learn_lengthscales}
-    model.recipe |= {"equivariant_stride": equivariant_stride}
+    model.recipe |= {"learn_locations": learn_locations, "equivariant_stride": equivariant_stride}
     parameters = sum(parameter.numel() for parameter in model.parameters())
     model.description = (
         f"all-convolutional network of {' + '.join(paths)} paths, width {width}, {parameters:,} parameters; strides "

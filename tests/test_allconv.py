@@ -112,7 +112,7 @@ def test_paths_that_break_a_symmetry_start_small_beside_one_that_keeps_it(genera
     assert float(ratio) == pytest.approx(0.03, rel=0.5)
 
 
-@pytest.mark.parametrize("path", ["gconv", "gconv_pointwise", "gconv_separable", "gconv_depthwise"])
+@pytest.mark.parametrize("path", ["gconv", "sparse_gconv", "gconv_pointwise", "gconv_separable", "gconv_depthwise"])
 @pytest.mark.parametrize(
     ("group", "shape"),
     [("p4", (1, 16, 16)), ("p4m", (2, 8, 8)), ("flips", (1, 4, 8)), ("flips", (1, 16)), ("cube", (1, 4, 4, 4))],

@@ -277,7 +277,7 @@ PAPERS = {
     "table2": _paper(
         "table2",
         "Layer-wise equivariance, Table 2: CIFAR-10",
-        "Eleven kinds of layers, by MAP under a fixed prior and by evidence.",
+        "Eleven kinds of layers and two more, by MAP under a fixed prior and by evidence.",
         _table2,
     ),
     "table3": _paper(

@@ -7,7 +7,7 @@ from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupP
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import Averaging, LinearMap, Path, RowForm, Rows
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
+from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath, SparseGroupConvPath
 
 __all__ = [
     "Averaging",
@@ -25,4 +25,5 @@ __all__ = [
     "SeparableGroupPath",
     "SparseConvPath",
     "SparseFactoredPath",
+    "SparseGroupConvPath",
 ]

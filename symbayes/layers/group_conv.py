@@ -81,24 +81,41 @@ class GroupConvPath(Path):
         return self._tables.on(self.weight.device)["source"]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        convolve = CONVOLUTIONS[len(self.kernel_size)]
-        bias = None if self.bias is None else self.bias.repeat_interleave(self._group.order)
-        return convolve(self._pad(inputs), self.filters(), bias, stride=self.stride, groups=self.channel_groups)
+        return self._convolve(inputs, self._theta(), self.bias)
 
     def filters(self) -> Tensor:
         """θ turned by every element: the filters [c' · order, c · order, *kernel] of the plain convolution that this is."""
-        theta = self.weight.flatten(2)  # [c', c, (k, u)]
+        return self._turned(self._theta())
+
+    def _theta(self) -> Float[Tensor, "c_out c_in cell"]:
+        return self.weight.flatten(2)
+
+    def _convolve(self, inputs: Tensor, theta: Float[Tensor, "c_out c_in cell"], bias: Tensor | None) -> Tensor:
+        """By a filter that is given, over turns and cells."""
+        convolve = CONVOLUTIONS[len(self.kernel_size)]
+        shared = None if bias is None else bias.repeat_interleave(self._group.order)
+        return convolve(self._pad(inputs), self._turned(theta), shared, stride=self.stride, groups=self.channel_groups)
+
+    def _turned(self, theta: Float[Tensor, "c_out c_in cell"]) -> Tensor:
         filters = theta.new_zeros(self._group.order, *theta.shape[:2], self._cells)
         index = self.source[:, None, None, :].expand(-1, *theta.shape)
         filters = filters.scatter(3, index, theta.expand(self._group.order, -1, -1, -1))
         return filters.transpose(0, 1).flatten(0, 1).unflatten(2, (-1, *self.kernel_size)).flatten(1, 2)
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
-        by_turn = self.distinct_rows(inputs)[..., self.arrangements]  # [n, t, block, g, (c, k, u)]
+        return self._arranged(inputs)
+
+    def _arranged(self, inputs: Tensor) -> Float[Tensor, "n s block d"]:
+        """What the filter of every turn sees: channels, turns and cells, in its own order."""
+        by_turn = self._patches(inputs)[..., self._ways]  # [n, t, block, g, (c, k, u)]
         return by_turn.permute(0, 3, 1, 2, 4).flatten(1, 2)
 
     @property
-    def arrangements(self) -> Int[Tensor, "order d_in"]:
+    def arrangements(self) -> Int[Tensor, "order d_in"] | None:
+        return self._ways
+
+    @property
+    def _ways(self) -> Int[Tensor, "order d_in"]:
         channels = torch.arange(self.weight.shape[1], device=self.source.device)[:, None] * self._cells
         return (channels + self.source[:, None]).flatten(1)
 
@@ -108,6 +125,9 @@ class GroupConvPath(Path):
         return (1 if self.lifting else self._group.order) * prod(self.kernel_size)
 
     def distinct_rows(self, inputs: Tensor) -> Float[Tensor, "n t block d"]:
+        return self._patches(inputs)
+
+    def _patches(self, inputs: Tensor) -> Float[Tensor, "n t block d"]:
         stride = (self.stride,) * len(self.kernel_size)
         return patch_rows(self._pad(inputs), self.kernel_size, stride, self.channel_groups)
 

@@ -7,6 +7,9 @@ The dense weights w over the T cells of a grid are what regression from values u
 in units of cells, from the centre of the grid. As ω → 0 the weights become the same everywhere, so ω is an inverse
 lengthscale whose prior N(0, δ⁻¹) controls how far a fully connected map may be from a stationary one.
 
+Filters of group convolutions are smooth over turns, too. A turn by a matrix R is the point R / √2, beside that of its cell, so
+that a quarter turn is √2 cells away. A group that turns both arguments of this kernel does not change it.
+
 The weights are the values u at anchors, and w = u Ψ takes their place: so curvature sees inputs projected by Ψ, or gradients
 projected by it, and Kronecker factors come out as Ψ A Ψᵀ and Ψ G Ψᵀ. A learned lengthscale ω has a row form of its own: the
 tangent of the output. Learned locations of anchors are free parameters, whose curvature costs a backward pass through the basis
@@ -16,7 +19,7 @@ for every datum: right for filters, slow for grids of many cells.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from math import prod
+from math import prod, sqrt
 from typing import Any
 
 import torch
@@ -24,8 +27,10 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from symbayes.groups.grids import Matrix, SpaceGroup
 from symbayes.layers.conv import ConvPath, PaddingMode
 from symbayes.layers.factored import BlockPath, FactoredPath, block_product, initial_stds
+from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.path import RowForm, Shaped, TangentRows
 
 #: σ where ω or anchors are learned: K is singular at ω = 0, and where anchors meet.
@@ -43,6 +48,7 @@ class RadialBasis(nn.Module):
         learn_locations: Whether the `locations` of anchors are.
         omega: The first value of ω.
         noise: σ; when None, 0.01 where something is learned and 0 otherwise.
+        turns: Matrices, each of which has all cells: then Ψ is on turns and cells, one turn after the other.
 
     Raises:
         ValueError: If there is no such grid or number of anchors, or K is singular.
@@ -64,19 +70,21 @@ class RadialBasis(nn.Module):
         learn_locations: bool = False,
         omega: float = 1.0,
         noise: float | None = None,
+        turns: Sequence[Matrix] = (),
     ) -> None:
         super().__init__()
-        self.grid = tuple(grid)
+        self.grid, self.turns = tuple(grid), tuple(turns)
         if len(self.grid) not in (1, 2, 3) or min(self.grid) < 1:
             raise ValueError(f"The grid of a RadialBasis must have 1, 2 or 3 axes of at least one cell, got {self.grid}.")
-        if prod(self.grid) == 1:
+        count = prod(self.grid) * max(1, len(self.turns))
+        if count == 1:
             learn_lengthscale = learn_locations = False  # one weight has no shape
         self.learns_locations = learn_locations
         self.is_learned = learn_lengthscale or learn_locations
         self.noise = (LEARNED_NOISE if self.is_learned else 0.0) if noise is None else noise
         _register(self, "omega", torch.tensor([float(omega)]), learn_lengthscale)
-        _register(self, "locations", _locations(self.grid, _count(prod(self.grid), anchors)), learn_locations)
-        self.register_buffer("_cells", _cells(self.grid), persistent=False)
+        _register(self, "locations", _locations(self.grid, self.turns, _count(count, anchors)), learn_locations)
+        self.register_buffer("_cells", _cells(self.grid, self.turns), persistent=False)
         self.register_buffer("_fixed", None, persistent=False)
         self._refresh()
 
@@ -138,7 +146,7 @@ class RadialBasis(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RadialBasis":
         # Moved or converted: Ψ is computed again, so that a model made double is as exact as double is.
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._cells.copy_(_cells(self.grid))  # known whatever was done to memory (`to_empty`)
+        self._cells.copy_(_cells(self.grid, self.turns))  # known whatever was done to memory (`to_empty`)
         self._fixed = None
         # Values may not be there yet (`to_empty`); then Ψ is computed when they are loaded, or when it is used.
         with suppress(ValueError):
@@ -151,7 +159,10 @@ class RadialBasis(nn.Module):
 
     def extra_repr(self) -> str:
         learned = [name for name, _ in self.named_parameters()]
-        return f"{len(self.locations)} anchors on {'×'.join(map(str, self.grid))}" + (f", {learned} learned" if learned else "")
+        turns = f"{len(self.turns)} turns of " if self.turns else ""
+        return f"{len(self.locations)} anchors on {turns}{'×'.join(map(str, self.grid))}" + (
+            f", {learned} learned" if learned else ""
+        )
 
 
 def _register(module: nn.Module, name: str, tensor: Tensor, learned: bool) -> None:
@@ -204,22 +215,26 @@ def _count(cells: int, anchors: int | float | None) -> int:
     return anchors
 
 
-def _cells(grid: Sequence[int]) -> Float[Tensor, "cell axis"]:
-    """Where the cells are, row by row, from the centre of the grid."""
+def _cells(grid: Sequence[int], turns: Sequence[Matrix]) -> Float[Tensor, "cell axis"]:
+    """Where the cells are, row by row, from the centre of the grid; of every turn, beside where that is."""
     axes = [torch.arange(size) - (size - 1) / 2 for size in grid]
-    return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)
+    cells = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)
+    if not turns:
+        return cells
+    matrices = torch.tensor(turns, dtype=cells.dtype).flatten(1) / sqrt(2)
+    return torch.cat([matrices.repeat_interleave(len(cells), 0), cells.repeat(len(turns), 1)], 1)
 
 
-def _locations(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"]:
-    """Spread over the box that the cells span, where it has room for anchors one cell apart; else they are cells.
+def _locations(grid: Sequence[int], turns: Sequence[Matrix], anchors: int) -> Float[Tensor, "anchor axis"]:
+    """Spread over the box that the cells span, where it has room for anchors one cell apart; else, as with turns, cells.
 
     Closer anchors would know much the same, and extrapolate wildly: a few directions of u would decide everything.
 
     Spread by the additive recurrence z_i = ½ + i (φ⁻¹, φ⁻², …) mod 1 with φ^(d+1) = φ + 1 (Roberts 2018): it starts at the
     centre, and its points keep apart however many there are.
     """
-    if anchors > prod(size - 1 for size in grid if size > 1):
-        return _spread_cells(grid, anchors)
+    if turns or anchors > prod(size - 1 for size in grid if size > 1):
+        return _spread_cells(grid, turns, anchors)
     axes, root = len(grid), 1.0
     for _ in range(60):
         root = (1 + root) ** (1 / (axes + 1))
@@ -228,18 +243,18 @@ def _locations(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"
     return ((unit - 0.5) * (torch.tensor(grid) - 1)).to(torch.get_default_dtype())
 
 
-def _spread_cells(grid: Sequence[int], anchors: int) -> Float[Tensor, "anchor axis"]:
+def _spread_cells(grid: Sequence[int], turns: Sequence[Matrix], anchors: int) -> Float[Tensor, "anchor axis"]:
     """Cells, row by row: one at the centre, and always one that is farthest from those there are; or all of them."""
-    if anchors == prod(grid):
-        return _cells(grid)
+    if anchors == prod(grid) * max(1, len(turns)):
+        return _cells(grid, turns)
     with torch.device("cpu"):  # where networks are made without memory (`meta`), too, it must be known which
-        cells = _cells(grid)
+        cells = _cells(grid, turns)
     chosen = [int(cells.square().sum(1).argmin())]
     nearest = _squares(cells[chosen], cells)[0]
     while len(chosen) < anchors:
         chosen.append(int(nearest.argmax()))
         nearest = nearest.minimum(_squares(cells[chosen[-1:]], cells)[0])
-    return _cells(grid)[sorted(chosen)]
+    return _cells(grid, turns)[sorted(chosen)]
 
 
 class SparseConvPath(ConvPath, Shaped):
@@ -304,6 +319,85 @@ class SparseConvPath(ConvPath, Shaped):
 
     def _tangent(self, inputs: Tensor) -> Tensor:
         return self._convolve(inputs, (self.weight.detach() @ self.basis.slope()).unflatten(2, self.kernel_size), None)
+
+
+class SparseGroupConvPath(GroupConvPath, Shaped):
+    """y(c', g, t) = Σ_c Σ_h Σ_s (u(c', c) Ψ)(g⁻¹h, g⁻¹s) x(c, h, t + s) + b(c'): a group convolution with smooth filters.
+
+    They are smooth over cells, and over the turns that they compare.
+
+    Args:
+        in_channels: Channels c of the input, as in `GroupConvPath`.
+        out_channels: Channels c' of the output.
+        group: Whose turns and flips share the filter.
+        kernel_size: Of the filter, odd, the same along every axis.
+        anchors: Of a filter: a number, or a share of its turns and cells; 0.5 gives 18 of 4 × 9.
+        learn_lengthscale: Whether ω is learned.
+        learn_locations: Whether the locations of anchors are, which all channels share.
+        lifting: As in `GroupConvPath`, and so are the following.
+        mixing: Over the turns of the input.
+        stride: Between kept positions.
+        channel_groups: Of channels that do not see each other.
+        bias: Whether to add b.
+        scale: Standard deviation of dense weights relative to Kaiming's for a ReLU.
+        generator: For the initial weights; the global one when None.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        group: SpaceGroup,
+        kernel_size: int = 3,
+        *,
+        anchors: int | float | None = 0.5,
+        learn_lengthscale: bool = False,
+        learn_locations: bool = False,
+        lifting: bool = False,
+        mixing: str = "full",
+        stride: int = 1,
+        channel_groups: int = 1,
+        bias: bool = True,
+        scale: float = 1.0,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, group, kernel_size, lifting=lifting, mixing=mixing, stride=stride,
+            channel_groups=channel_groups, bias=bias, scale=scale, generator=generator,
+        )  # fmt: skip
+        dense = self.weight.detach()
+        self.basis = RadialBasis(
+            self.kernel_size,
+            anchors,
+            learn_lengthscale=learn_lengthscale,
+            learn_locations=learn_locations,
+            turns=group.matrices if dense.shape[2] > 1 else (),
+        )
+        self.weight = nn.Parameter(dense.flatten(2)[..., : len(self.basis.locations)] / self.basis.std())
+
+    def _theta(self) -> Float[Tensor, "c_out c_in cell"]:
+        return self.weight @ self.basis.matrix()
+
+    def dense_weight(self) -> Tensor:
+        """The filters u Ψ, as those of a `GroupConvPath`."""
+        return self._theta().unflatten(2, (-1, *self.kernel_size))
+
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
+        basis = self.basis.matrix().detach()
+        return (self._arranged(inputs).unflatten(3, (-1, basis.shape[1])) @ basis.T).flatten(3)
+
+    @property
+    def arrangements(self) -> None:
+        return None  # what is seen through Ψ is another thing for every turn
+
+    def distinct_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
+        return self.input_rows(inputs)
+
+    def shape_rows(self) -> dict[str, RowForm]:
+        return {"basis.omega": TangentRows(self._tangent)}
+
+    def _tangent(self, inputs: Tensor) -> Tensor:
+        return self._convolve(inputs, self.weight.detach() @ self.basis.slope(), None)
 
 
 class ProjectedPath(BlockPath, Shaped):

@@ -14,7 +14,14 @@ from symbayes.layers.factored import BlockPath, FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, SeparableGroupPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import LinearMap, Path, Shaped
-from symbayes.layers.smooth import ExpandedPath, ProjectedPath, RadialBasis, SparseConvPath, SparseFactoredPath
+from symbayes.layers.smooth import (
+    ExpandedPath,
+    ProjectedPath,
+    RadialBasis,
+    SparseConvPath,
+    SparseFactoredPath,
+    SparseGroupConvPath,
+)
 from symbayes.layout import Layout
 
 CASES = {
@@ -54,6 +61,13 @@ CASES = {
     "sparse conv 2-d groups": (lambda: SparseConvPath(4, 6, anchors=7, groups=2, stride=2), (4, 5, 4)),
     "sparse conv 2-d zeros": (lambda: SparseConvPath(2, 3, padding_mode="zeros", learn_lengthscale=True), (2, 5, 4)),
     "sparse conv 3-d": (lambda: SparseConvPath(1, 2, (3, 3, 3), anchors=0.3, stride=2), (1, 4, 4, 2)),
+    "sparse gconv p4": (lambda: SparseGroupConvPath(2, 3, p4(), learn_lengthscale=True, learn_locations=True), (8, 4, 4)),
+    "sparse gconv p4 lifting": (lambda: SparseGroupConvPath(2, 3, p4(), lifting=True, learn_lengthscale=True), (2, 5, 5)),
+    "sparse gconv p4 pointwise": (lambda: SparseGroupConvPath(2, 3, p4(), anchors=0.8, mixing="pointwise"), (8, 4, 4)),
+    "sparse gconv p4m depthwise": (lambda: SparseGroupConvPath(2, 4, p4m(), channel_groups=2, stride=2), (16, 4, 4)),
+    "sparse gconv p4 dense": (lambda: SparseGroupConvPath(2, 3, p4(), anchors=None, bias=False), (8, 3, 3)),
+    "sparse gconv flips 1-d": (lambda: SparseGroupConvPath(2, 3, flips(1), 5, anchors=0.3), (4, 7)),
+    "sparse gconv cube": (lambda: SparseGroupConvPath(1, 1, cube(), lifting=True), (1, 3, 3, 3)),
     "projected": (lambda: ProjectedPath(3, RadialBasis((2, 3), 0.5), 4, std=0.5), (3, 6)),
     "projected, weights first": (
         lambda: ProjectedPath(3, RadialBasis((8,), 7, learn_lengthscale=True), 2, std=1.0),

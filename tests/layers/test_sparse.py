@@ -7,10 +7,20 @@ from torch.testing import assert_close
 
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
+from symbayes.groups.grids import cube, p4, p4m
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
+from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.smooth import ExpandedPath, ProjectedPath, RadialBasis, SparseConvPath, SparseFactoredPath, weights_first
+from symbayes.layers.smooth import (
+    ExpandedPath,
+    ProjectedPath,
+    RadialBasis,
+    SparseConvPath,
+    SparseFactoredPath,
+    SparseGroupConvPath,
+    weights_first,
+)
 from symbayes.layout import Layout
 from symbayes.likelihoods import Categorical, Gaussian
 from symbayes.priors import TensorwisePrior
@@ -40,6 +50,41 @@ def test_anchors_on_the_grid_make_a_sparse_path_dense(generator):
         {"scatter.bias": torch.zeros(4), **{k: v for k, v in sparse.state_dict().items() if "basis" not in k}}
     )
     assert_close(sparse(inputs), dense(inputs))
+
+
+@pytest.mark.parametrize("kind", [{}, {"lifting": True}, {"mixing": "pointwise"}, {"anchors": None}])
+def test_a_sparse_group_convolution_is_that_of_its_dense_filter(kind, generator):
+    sparse = SparseGroupConvPath(2, 3, p4(), **kind).double()
+    dense = GroupConvPath(2, 3, p4(), **{name: value for name, value in kind.items() if name != "anchors"}).double()
+    dense.load_state_dict({"weight": sparse.dense_weight(), "bias": sparse.bias})
+    inputs = torch.randn(3, 2 if sparse.lifting else 8, 4, 4, generator=generator, dtype=torch.float64)
+    assert_close(sparse(inputs), dense(inputs))
+    assert_close(sparse.filters(), dense.filters())
+    anchors = {"{}": 18, "{'anchors': None}": 36}.get(str(kind), 4)
+    assert sparse.weight.shape == (3, 2, anchors)
+
+
+@pytest.mark.parametrize("group", [p4(), p4m(), cube()], ids=lambda group: group.name)
+def test_a_group_that_turns_both_arguments_does_not_change_the_kernel(group):
+    basis = RadialBasis((3,) * group.dims, anchors=None, turns=group.matrices, omega=0.7, noise=0.01).double()
+    where = basis.locations.view(group.order, 3**group.dims, -1)
+    kernel = (-0.5 * 0.7**2 * (where.flatten(0, 1)[:, None] - where.flatten(0, 1)).square().sum(-1)).exp()
+    for turn, cells in enumerate(group.turned_cells((3,) * group.dims)):
+        moved = where[group.table[turn]][:, cells].flatten(0, 1)
+        assert_close((-0.5 * 0.7**2 * (moved[:, None] - moved).square().sum(-1)).exp(), kernel)
+
+
+def test_a_quarter_turn_is_as_far_as_a_cell_along_a_diagonal():
+    where = RadialBasis((3, 3), anchors=None, turns=p4().matrices).locations.view(4, 9, -1)
+    assert_close((where[0, 0] - where[1, 0]).norm(), (where[0, 0] - where[0, 4]).norm())
+
+
+def test_without_lengthscale_a_group_filter_is_the_same_for_all_turns_and_cells():
+    path = SparseGroupConvPath(1, 2, p4(), anchors=5, learn_lengthscale=True).double()
+    with torch.no_grad():
+        path.basis.omega.fill_(1e-4)
+    filters = path.dense_weight().detach().flatten(2)
+    assert float(filters.std(2).max()) < 1e-3 * float(filters.abs().min())
 
 
 @pytest.mark.parametrize("learn", [False, True])
