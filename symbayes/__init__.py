@@ -1,6 +1,6 @@
 """symbayes learns the symmetries of a neural network from its training data, by Bayesian model selection."""
 
-from symbayes import curvature, dynamics, groups, layers, models, posterior
+from symbayes import curvature, dynamics, groups, layers, models, posterior, surgery
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Rule
 from symbayes.data.load import load
@@ -25,6 +25,7 @@ from symbayes.posterior.laplace import laplace_posterior
 from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.predict import Prediction, predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
+from symbayes.surgery import harden, relax
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit, preset
@@ -78,6 +79,7 @@ __all__ = [
     "fit",
     "flips",
     "groups",
+    "harden",
     "laplace_evidence",
     "laplace_posterior",
     "layers",
@@ -88,4 +90,6 @@ __all__ = [
     "posterior",
     "predict",
     "preset",
+    "relax",
+    "surgery",
 ]

@@ -13,7 +13,7 @@ No other file walks over the modules of a model to find its weights, and models 
 in the model: a layout has their names, and `weights` and `hyperparameters` give them by name.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -26,11 +26,13 @@ from torch.func import functional_call
 from symbayes.adapters import maps_inside, padding_row, uncalled
 from symbayes.groups.grids import SpaceGroup
 from symbayes.groups.group import Group
+from symbayes.layers.basis import RadialBasis
 from symbayes.layers.path import Averaging, LinearMap, RowForm, Rows
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.smooth import RadialBasis
 
 Kind = Literal["weight", "bias", "shape"]
+#: After the name of a symmetry that the border of a grid may break.
+UP_TO_THE_BORDER = " up to the border"
 #: Rows of the gradients of v columns.
 GradientRows = Float[Tensor, "v n s block d_out"]
 
@@ -94,7 +96,7 @@ class WeightTensor:
     relaxes: bool = False
     #: The symmetries of other paths of its layer that this tensor breaks.
     breaks: tuple[str, ...] = ()
-    #: The group of that path; None where it has none, or has one up to the border only.
+    #: The group of that path, exact or up to the border; None where it has none.
     group: Group | None = None
 
 
@@ -257,11 +259,10 @@ def _place(name: str, size: int, modules: Mapping[str, nn.Module]) -> WeightTens
         if isinstance(module, RelaxedLayer) and name.startswith(prefix := f"{_join(candidate, 'paths')}."):
             layer, path = candidate, name.removeprefix(prefix).split(".")[0]
             outermost, beside = module.paths[path], list(module.paths.children())
-    group = _group(outermost)
-    relaxes = any(other is not None and other.extends(group) for other in map(_group, beside))
+    relaxes = any(_extends(_group, other, outermost) or _extends(_inner_group, other, outermost) for other in beside)
     broken = (_symmetry(other) for other in beside if other is not outermost and _breaks(outermost, kind, other))
     breaks = tuple(dict.fromkeys(words for words in broken if words is not None))
-    return WeightTensor(name, layer, path, _symmetry(outermost), size, kind, relaxes, breaks, group)
+    return WeightTensor(name, layer, path, _symmetry(outermost), size, kind, relaxes, breaks, _inner_group(outermost))
 
 
 def _sites(
@@ -312,6 +313,12 @@ def _group(module: nn.Module) -> Group | None:
     return module.group if isinstance(module, LinearMap) else None
 
 
+def _extends(group_of: Callable[[nn.Module], Group | None], module: nn.Module, other: nn.Module) -> bool:
+    """Whether a module has more symmetry than another."""
+    group = group_of(module)
+    return group is not None and group.extends(group_of(other))
+
+
 def _inner_group(module: nn.Module) -> Group | None:
     return module.inner_group if isinstance(module, LinearMap) else None
 
@@ -319,7 +326,7 @@ def _inner_group(module: nn.Module) -> Group | None:
 def _symmetry(module: nn.Module) -> str | None:
     """In words."""
     group, inner = _group(module), _inner_group(module)
-    return group.name if group else f"{inner.name} up to the border" if inner else None
+    return group.name if group else f"{inner.name}{UP_TO_THE_BORDER}" if inner else None
 
 
 def _breaks(module: nn.Module, kind: str, other: nn.Module) -> bool:

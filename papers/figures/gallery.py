@@ -22,11 +22,12 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.storage import write_together
 from symbayes.groups.grids import p4
+from symbayes.layers.basis import RadialBasis
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath
-from symbayes.layers.smooth import RadialBasis, SparseConvPath, SparseFactoredPath
+from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
 from symbayes.likelihoods import Gaussian, Likelihood
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.fit import fit

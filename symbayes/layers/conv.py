@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod, sqrt
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from symbayes.groups.grids import Translation
 from symbayes.groups.group import Group
-from symbayes.layers.path import Path
+from symbayes.layers.path import LinearMap, Path
 
 PaddingMode = Literal["circular", "zeros", "reflect", "replicate"]
 CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -106,6 +106,35 @@ class ConvPath(Path):
     def extra_repr(self) -> str:
         out_channels, in_channels = self.weight.shape[0], self.weight.shape[1] * self.groups
         return f"{in_channels} -> {out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, {self.padding_mode}"
+
+
+class LayerPath(LinearMap):
+    """A convolution of torch as a path, with whatever settings it has.
+
+    Args:
+        module: A convolution.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return cast(Tensor, self.module(inputs))
+
+    @property
+    def group(self) -> Group | None:
+        """Exact where the map wraps around and keeps its size; a stride keeps translation by its multiples only."""
+        conv = cast(nn.Conv2d, self.module)
+        reach = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
+        named = {"same": reach, "valid": [0] * len(reach)}
+        padding = named[conv.padding] if isinstance(conv.padding, str) else [2 * size for size in conv.padding]
+        wraps = conv.padding_mode == "circular" or not any(padding)
+        return Translation() if wraps and padding == reach and set(conv.stride) == {1} else None
+
+    @property
+    def inner_group(self) -> Group:
+        return Translation()
 
 
 def pad(features: Tensor, padding: Sequence[int], mode: str) -> Tensor:

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import ClassVar
 
 from symbayes.equivariance import KEPT, LayerSymmetry
-from symbayes.layout import WeightTensor
+from symbayes.layout import UP_TO_THE_BORDER, WeightTensor
 from symbayes.text import listed, number, percent, text_table
 
 #: With more effective parameters γ a tensor is used.
@@ -158,7 +158,7 @@ def symmetries(
                 density[layer, path] / total[layer] if total[layer] > 0 else 1 / sum(key[0] == layer for key in paths),
                 any(tensor.relaxes for tensor in members),
                 tuple(TensorRow(_name(tensor), effective[tensor.name], tensor.breaks) for tensor in members),
-                None if found is None or symmetry is None else found.errors.get(symmetry),
+                None if found is None or symmetry is None else found.errors.get(symmetry.removesuffix(UP_TO_THE_BORDER)),
                 None if found is None else found.energy.get(path),
             )
         )
@@ -172,7 +172,8 @@ def measured_before(rows: Sequence[PathRow]) -> dict[str, LayerSymmetry]:
         if row.energy is not None or row.error is not None:
             of = found.setdefault(row.layer, LayerSymmetry({}, {}))
             of.energy.update({} if row.energy is None else {row.path: row.energy})
-            of.errors.update({} if row.error is None or row.symmetry is None else {row.symmetry: row.error})
+            if row.error is not None and row.symmetry is not None:
+                of.errors[row.symmetry.removesuffix(UP_TO_THE_BORDER)] = row.error
     return found
 
 

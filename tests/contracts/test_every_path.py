@@ -2,26 +2,21 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from symbayes.groups.grids import cube, flips, p4, p4m
 from symbayes.groups.lie import affine2d
 from symbayes.groups.permutation import board, copies, cyclic, pairs, symmetric
 from symbayes.invariance.filters import FilterPath
-from symbayes.layers.conv import ConvPath
+from symbayes.layers.basis import RadialBasis
+from symbayes.layers.conv import ConvPath, LayerPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import BlockPath, FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, SeparableGroupPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import LinearMap, Path, Shaped
-from symbayes.layers.smooth import (
-    ExpandedPath,
-    ProjectedPath,
-    RadialBasis,
-    SparseConvPath,
-    SparseFactoredPath,
-    SparseGroupConvPath,
-)
+from symbayes.layers.smooth import ExpandedPath, ProjectedPath, SparseConvPath, SparseFactoredPath, SparseGroupConvPath
 from symbayes.layout import Layout
 
 CASES = {
@@ -88,6 +83,7 @@ PRODUCTS = {
     "orbit of a set": (lambda: OrbitPath(2, 3, symmetric(4)), (2, 4)),
     "orbit of two cycles": (lambda: OrbitPath(2, 3, copies(cyclic(3), 2)), (2, 6)),
     "sparse factored": (lambda: SparseFactoredPath((2, 3, 3), (3, 3, 3)), (2, 3, 3)),
+    "torch's convolution": (lambda: LayerPath(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular")), (2, 4, 5)),
 }
 
 

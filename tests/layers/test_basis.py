@@ -7,7 +7,7 @@ import torch
 from torch.func import functional_call, hessian, jacfwd, jacrev, vmap
 from torch.testing import assert_close
 
-from symbayes.layers.smooth import RadialBasis
+from symbayes.layers.basis import RadialBasis
 
 
 def formula(basis, cells):

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
 from symbayes.groups.grids import cube, p4, p4m
+from symbayes.layers.basis import RadialBasis
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath
@@ -15,7 +16,6 @@ from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.smooth import (
     ExpandedPath,
     ProjectedPath,
-    RadialBasis,
     SparseConvPath,
     SparseFactoredPath,
     SparseGroupConvPath,

@@ -173,7 +173,7 @@ def test_a_result_survives_saving(tmp_path):
     assert again.symmetries == result.symmetries
     assert again.history == result.history
     assert_close(again.model(part[0]), result.model(part[0]))
-    assert again.evaluate(part) == result.evaluate(part)
+    assert again.evaluate(part) == pytest.approx(result.evaluate(part))  # factors lie in another order of memory
     assert_close(again.predict(part[0]).mean, result.predict(part[0]).mean)
     assert {file.name for file in (tmp_path / "run").iterdir()} == {
         "weights.safetensors", "posterior.safetensors", "result.json", "history.jsonl",

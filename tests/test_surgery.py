@@ -1,0 +1,264 @@
+"""Surgery: a relaxed model computes what it did, a hardened one what was learned, and has nothing of the library."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import symbayes as sb
+from symbayes.layers.factored import FactoredPath
+from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layout import Layout
+from symbayes.surgery import hardened
+
+
+class Block(nn.Module):
+    """With a residual, norms and a stride."""
+
+    def __init__(self, c, d, stride=1):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(c, d, 3, stride, 1, bias=False), nn.BatchNorm2d(d)
+        self.second = nn.Conv2d(d, d, 3, 1, 1)
+        self.short = nn.Conv2d(c, d, 1, stride)
+
+    def forward(self, inputs):
+        return torch.relu(self.short(inputs) + self.second(torch.relu(self.norm(self.first(inputs)))))
+
+
+def flat(*layers):
+    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(3))
+
+
+NETWORKS = {
+    "residual": (lambda: flat(nn.Conv2d(2, 4, 3, padding=1), Block(4, 6, 2)), (2, 8, 8)),
+    "1-d": (lambda: flat(nn.Conv1d(2, 4, 5, padding=2, padding_mode="circular"), nn.ReLU()), (2, 9)),
+    "3-d": (lambda: flat(nn.Conv3d(1, 3, 3, padding=1), nn.ReLU()), (1, 4, 4, 3)),
+    "settings": (
+        lambda: flat(nn.Conv2d(4, 6, (3, 2), (2, 1), (2, 1), (2, 1), 2, padding_mode="reflect"), nn.ReLU()),
+        (4, 7, 6),
+    ),
+    "same": (lambda: flat(nn.Conv2d(2, 3, 3, padding="same"), nn.ReLU(), nn.Conv2d(3, 3, 3, padding="valid")), (2, 6, 6)),
+}
+
+
+@pytest.fixture(params=NETWORKS, ids=str)
+def case(request, generator):
+    build, shape = NETWORKS[request.param]
+    inputs = torch.randn(6, *shape, generator=generator)
+    model = build()
+    model(inputs)
+    return model, inputs
+
+
+def used(model, names=None):
+    """The same with paths that give something."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "paths." in name and ".conv." not in name and (names is None or any(part in name for part in names)):
+                parameter.normal_(std=0.2)
+    return model
+
+
+@pytest.mark.parametrize("to", ["factored", "dense", ("factored", "dense")])
+def test_a_relaxed_model_computes_what_it_did_and_the_model_is_left_alone(case, to):
+    model, inputs = case
+    before, kinds = {k: v.clone() for k, v in model.state_dict().items()}, [type(m) for m in model.modules()]
+    relaxed = sb.relax(model, inputs, to)
+    assert_close(relaxed.eval()(inputs), model.eval()(inputs), rtol=1e-5, atol=1e-6)
+    layers = [module for module in relaxed.modules() if isinstance(module, RelaxedLayer)]
+    assert all(set(layer.paths) == {"conv", *([to] if isinstance(to, str) else to)} for layer in layers)
+    assert_close(model.state_dict(), before)
+    assert [type(m) for m in model.modules()] == kinds
+
+
+def test_layers_are_chosen_by_what_they_see_and_by_name_type_and_function(generator):
+    model, inputs = (
+        nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.Conv2d(4, 3, 8)
+        ),
+        torch.randn(2, 2, 8, 8, generator=generator),
+    )  # the second and third see no neighbours or channels, the last gives one cell
+
+    def relaxed(**given):
+        found = sb.relax(model, inputs, **given)
+        return [name for name, module in found.named_children() if isinstance(module, RelaxedLayer)]
+
+    assert relaxed() == ["0"]
+    assert relaxed(layers="[02]") == ["0", "2"]
+    assert relaxed(layers=nn.Conv2d) == ["0", "1", "2", "3"]
+    assert relaxed(layers=["1", "3"]) == ["1", "3"]
+    assert relaxed(layers=lambda name, module: name == "2") == ["2"]
+
+
+def test_device_precision_mode_hooks_and_frozen_weights_are_kept(generator):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten()).double().eval()
+    calls = []
+    model[0].register_forward_hook(lambda *given: calls.append(1))
+    model[0].weight.requires_grad_(False)
+    relaxed = sb.relax(model, torch.randn(2, 1, 4, 4, generator=generator, dtype=torch.float64))
+    calls.clear()
+    relaxed(torch.zeros(1, 1, 4, 4, dtype=torch.float64))
+    assert calls == [1]
+    assert not relaxed.training
+    assert all(parameter.dtype == torch.float64 for parameter in relaxed.parameters())
+    assert "0.paths.conv.module.weight" not in Layout.of(relaxed).tensors
+
+
+def test_new_paths_break_the_symmetry_of_the_convolution_whatever_its_border(generator):
+    for mode, words in (("zeros", "translation up to the border"), ("circular", "translation")):
+        model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode=mode))
+        tensors = Layout.of(sb.relax(model, torch.randn(2, 1, 4, 4, generator=generator))).tensors
+        assert {t.relaxes for t in tensors.values() if t.path == "factored"} == {True}
+        assert {(t.relaxes, t.symmetry) for t in tensors.values() if t.path == "conv"} == {(False, words)}
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 1, 3, padding=1)
+
+    def forward(self, inputs):
+        return self.conv(self.conv(inputs))
+
+
+class Asks(Twice):
+    def forward(self, inputs):
+        return self.conv(inputs) * self.conv.weight.sum()
+
+
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(1, 1, 3, padding=1), nn.Conv2d(1, 1, 3, padding=1)
+        self.b.weight = self.a.weight
+
+    def forward(self, inputs):
+        return self.b(self.a(inputs))
+
+
+class Own(nn.Conv2d):
+    def forward(self, inputs):
+        return 2 * super().forward(inputs)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "message"),
+    [
+        (Twice(), {}, "'conv' is called 2 times"),
+        (Asks(), {}, "asks a layer that was relaxed for what a RelaxedLayer does not have"),
+        (Shared(), {}, "'a.weight' and 'b.weight' are the same tensor"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {}, "There is no convolution to relax"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {"layers": "1"}, "'1' is a Linear"),
+        (nn.Sequential(Own(1, 1, 3, padding=1)), {"layers": lambda name, _: name == "0"}, "'0' is a Own"),
+        (Twice(), {"to": "gconv"}, "to must name some of factored, dense; got 'gconv'"),
+        (nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.Dropout2d()), {"to": ()}, "to must name some of"),
+    ],
+)
+def test_what_cannot_be_relaxed_is_named(model, given, message, generator):
+    with pytest.raises(ValueError, match=message):
+        sb.relax(model, torch.randn(2, 1, 4, 4, generator=generator), **given)
+
+
+@pytest.mark.parametrize("to", ["factored", "dense"])
+def test_a_hardened_model_computes_what_was_learned_by_plain_layers(case, to):
+    model, inputs = case
+    relaxed = used(sb.relax(model, inputs, to)).eval()
+    plain = sb.harden(relaxed, inputs, off=0.0)
+    assert not any(type(module).__module__.startswith("symbayes") for module in plain.modules())
+    assert_close(plain(inputs), relaxed(inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_paths_that_change_nothing_are_removed_and_the_network_is_the_one_it_was(case):
+    model, inputs = case
+    relaxed = sb.relax(model, inputs)
+    found = hardened(relaxed, inputs)
+    assert str(found.model) == str(model)
+    assert_close(found.model.eval()(inputs), model.eval()(inputs))
+    assert all(removed == ("factored",) for removed, _ in found.layers.values())
+    assert found.parameters[1] == sum(parameter.numel() for parameter in model.parameters()) < found.parameters[0]
+    assert found.operations[1] < found.operations[0]
+    assert "conv (removed: factored)" in str(found)
+
+
+def test_biases_over_positions_become_a_map(generator):
+    model, inputs = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1)), torch.randn(8, 1, 4, 4, generator=generator)
+    relaxed = used(sb.relax(model, inputs), ["scatter.bias"])
+    found = hardened(relaxed, inputs)
+    assert found.layers["0"] == ((), "biases of factored + conv")
+    assert dict(found.model.named_parameters())["0.position_bias"].shape == (2, 4, 4)
+    assert_close(found.model(inputs), relaxed(inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_what_outputs_may_lose_is_bounded_all_together(generator):
+    model, inputs = (
+        nn.Sequential(*(nn.Conv2d(1, 1, 3, padding=1) for _ in range(3))),
+        torch.randn(64, 1, 6, 6, generator=generator),
+    )
+    relaxed = used(sb.relax(model, inputs))
+    with torch.no_grad():
+        outputs = relaxed(inputs)
+        for off in (1e-3, 1e-1, 0.5):
+            change = (sb.harden(relaxed, inputs, off=off)(inputs) - outputs).square().sum()
+            assert change <= off * (outputs - outputs.mean(0)).square().sum()
+
+
+@pytest.mark.parametrize(
+    "paths", [("conv",), ("sparse_conv",), ("gconv",), ("sparse_gconv",), ("factored", "conv"), ("dense",)]
+)
+def test_networks_of_the_library_are_hardened_where_strides_are_plain(paths, generator):
+    task = sb.load("placed-digits")
+    model = sb.allconv(task, paths, 1, equivariant_stride=False, relaxation=1.0, generator=generator).double()
+    inputs = task.train[0][:5].double()
+    plain = sb.harden(model, inputs, off=0.0)
+    assert type(plain) is nn.Sequential
+    assert_close(plain(inputs), model(inputs))
+
+
+def test_what_cannot_be_hardened_is_named(generator):
+    task = sb.load("placed-digits")
+    inputs = task.train[0][:5]
+    with pytest.raises(ValueError, match=r"'block2' has one. Build the network with equivariant_stride=False"):
+        sb.harden(sb.allconv(task, ("conv",), 1), inputs)
+    with pytest.raises(ValueError, match="no relaxed layer to harden"):
+        sb.harden(nn.Linear(2, 2), torch.zeros(1, 2))
+    with pytest.raises(ValueError, match="off must be a share"):
+        sb.harden(RelaxedLayer({"a": nn.Linear(2, 2)}), torch.zeros(1, 2), off=1.0)
+    layer = RelaxedLayer({"factored": FactoredPath((1, 4, 4), (2, 4, 4))})
+    wrapped = sb.OrbitAverage(nn.Sequential(layer, nn.Flatten()), sb.affine2d("rotation"), samples=2)
+    with pytest.raises(ValueError, match=r"harden its network, and train with result.augmentation"):
+        sb.harden(wrapped, torch.randn(2, 1, 4, 4, generator=generator))
+
+
+def test_a_hardened_model_is_exported_and_loaded_without_the_library(generator, tmp_path):
+    inputs = torch.randn(4, 1, 6, 6, generator=generator)
+    relaxed = used(sb.relax(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten()), inputs))
+    plain = sb.harden(relaxed, inputs, off=0.0).eval()
+    exported = torch.export.export(plain, (inputs,))
+    assert_close(exported.module()(inputs), relaxed(inputs), rtol=1e-4, atol=1e-5)
+    torch.save({"model": plain, "inputs": inputs, "outputs": plain(inputs).detach()}, tmp_path / "plain.pt")
+    script = (
+        "import sys, torch\n"
+        "sys.modules['symbayes'] = None\n"  # not to be imported
+        "kept = torch.load(sys.argv[1], weights_only=False)\n"
+        "torch.testing.assert_close(kept['model'](kept['inputs']), kept['outputs'])\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "plain.pt")], check=True)
+
+
+def test_a_network_of_a_user_is_relaxed_learned_and_hardened():
+    task = sb.load("quadrant-digits").subset(200)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.LazyLinear(40)
+    )
+    model(task.train[0][:2])
+    result = sb.fit(sb.relax(model, task.train[0][:2]), task.train, epochs=2, progress=False)
+    rows = {(row.layer, row.path): row for row in result.symmetries.rows}
+    assert rows["0", "factored"].relaxes
+    assert rows["0", "conv"].error is not None
+    assert rows["0", "conv"].energy > 0.9
+    assert len(result.symmetries.words()) == 2
+    found = hardened(result.model, task.train[0])
+    assert found.change < 0.2
