@@ -2,13 +2,11 @@
 
 From different beginnings come different networks: a path that begins in use is fitted before the evidence can say that it
 should not be, and a local search does not find its way back. So the beginning is chosen once, for all networks and data alike.
-The simplest is taken: paths that keep the most symmetry are on, and those that would break it are off, but not so far off that
-they have no gradient. A path comes in where the data ask for it, that is where the squared gradient of its weights exceeds the
-trace of their curvature (MacKay's update at the mode of a narrow prior). That this beginning ends at a higher evidence than
-others is not assumed but measured: docs/research/evidence.md.
+The simplest is taken: paths that keep the most symmetry are on, and those that would break it give next to nothing. All have
+the same prior: a path comes in where the gradient asks for it, and goes where the evidence does not pay for it. How this
+beginning compares with others is measured: docs/research/evidence.md.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
@@ -20,12 +18,10 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.evaluate import evaluating
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout, WeightTensor
-from symbayes.priors import LOG_PRECISION_RANGE, Prior, log_precision_of
-
-_log = logging.getLogger("symbayes")
+from symbayes.priors import Prior
 
 #: Size of the outputs of a path that breaks a symmetry, relative to those of the paths that keep it.
-SMALL = 0.03
+SMALL = 0.001
 #: Paths that keep the symmetry count as off below this size, relative to the strongest path of their layer.
 _OFF = 0.1
 
@@ -36,7 +32,7 @@ def begin_symmetric(model: nn.Module, prior: Prior, inputs: Tensor, generator: G
 
     Paths that keep the most symmetry stay as they are; if they were off, their layer is brought to √2 times the size of its
     inputs, as initial weights usually are for ReLUs. Beside them the others are made small, without biases. Learned precisions
-    begin at the first value of the prior; those of small paths at that of their weights, 1 / mean θ².
+    begin at the first value of the prior.
 
     Args:
         model: Whose weights are scaled, in place.
@@ -63,20 +59,6 @@ def begin_symmetric(model: nn.Module, prior: Prior, inputs: Tensor, generator: G
         for handle in handles:
             handle.remove()
     prior.log_precision.copy_(torch.where(prior.learned, log(prior.precision), prior.log_precision))
-    values = dict(model.named_parameters())
-    for index, group in enumerate(prior.groups):
-        members = [tensors[name] for name, of in prior.group_of.items() if of == group]
-        if prior.learned[index] and all((t.layer, t.path) in relaxing and t.kind != "shape" for t in members):
-            beside = {(tensor.layer, tensor.path) for tensor in members}
-            weights = [values[t.name] for t in tensors.values() if (t.layer, t.path) in beside and t.kind == "weight"]
-            if (begin := log_precision_of(weights)) is not None:
-                prior.log_precision[index] = min(max(begin, log(prior.precision)), LOG_PRECISION_RANGE[1])
-        elif prior.learned[index] and any((t.layer, t.path) in relaxing for t in members):
-            _log.warning(
-                "Paths that break a symmetry share the precision %r with others, so they do not begin switched off. Use a "
-                "PathwisePrior or TensorwisePrior.",
-                group,
-            )
 
 
 @dataclass

@@ -76,14 +76,11 @@ def test_a_path_that_keeps_the_symmetry_is_brought_back_where_it_was_off():
 
 
 @torch.no_grad()
-def test_precisions_of_small_paths_are_those_of_their_weights():
+def test_precisions_begin_at_the_first_value_of_the_prior_for_all_paths_alike():
     model = network(0.5, ("factored", "conv"))
-    prior, named = begin(model), dict(model.named_parameters())
-    weights = [named[f"block1.paths.factored.{part}.weight"] for part in ("gather", "scatter")]
-    mean = sum(float(w.square().sum()) for w in weights) / sum(w.numel() for w in weights)
-    for part in ("gather", "scatter"):
-        assert float(prior.precisions()[f"block1.paths.factored.{part}.weight"]) == pytest.approx(1 / mean)
-    assert float(prior.precisions()["block1.paths.conv.weight"]) == pytest.approx(1.0)
+    prior = sb.TensorwisePrior(model, 3.0)
+    prior.log_precision.uniform_(-5, 5)
+    assert all(float(value) == pytest.approx(3.0) for value in begin(model, prior).precisions().values())
 
 
 @torch.no_grad()
@@ -176,12 +173,6 @@ def test_frozen_weights_and_tiny_ones_are_taken():
     for weight in model.parameters():
         weight.mul_(1e-20)
     assert begun(model, inputs).log_precision.max() <= 20
-
-
-def test_precisions_that_are_shared_are_said(caplog):
-    _, model, inputs = dense_and_conv()
-    begin_symmetric(model, sb.ScalarPrior(model), inputs, torch.Generator().manual_seed(0))
-    assert "share the precision 'all' with others, so they do not begin switched off" in caplog.text
 
 
 def test_a_layer_that_is_called_twice_is_scaled_once():
