@@ -95,7 +95,7 @@ def relax(
         )
     _refuse_shared(relaxed, chosen)
     for name, module in chosen.items():
-        relaxed = _replace(relaxed, name, _relaxed(name, module, seen[name], kinds, generator))
+        relaxed = _replace(relaxed, name, _relaxed(module, seen[name], kinds, generator))
     _check_same(model, relaxed, inputs)
     return relaxed
 
@@ -178,13 +178,11 @@ def _refuse_shared(model: nn.Module, chosen: dict[str, nn.Module]) -> None:
                 )
 
 
-def _relaxed(name: str, module: nn.Module, shapes: Shapes, kinds: Sequence[str], generator: Generator | None) -> nn.Module:
+def _relaxed(module: nn.Module, shapes: Shapes, kinds: Sequence[str], generator: Generator | None) -> nn.Module:
     weight = next(module.parameters())
     paths: dict[str, nn.Module] = {kind: PATHS[kind](*shapes, generator) for kind in kinds}
     layer = RelaxedLayer({**{kind: path.to(weight) for kind, path in paths.items()}, "conv": LayerPath(module)})
-    layer.train(module.training)
-    module.train(module.training)
-    return layer
+    return layer.train(module.training)
 
 
 def _replace(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
