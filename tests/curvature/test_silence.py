@@ -202,7 +202,7 @@ def test_jacobians_are_right_where_the_rules_of_torch_for_batches_are_not(layer,
     found = result.predict(pair[0], samples=4096).outputs.values.var(0)
     _, J, names = jacobian(model, pair[0])
     H = result.posterior.parts[0][1].lower
-    wanted = torch.einsum("ncp,pq,ncq->nc", J, H @ H.T, J)
+    wanted = result.posterior.temperature * torch.einsum("ncp,pq,ncq->nc", J, H @ H.T, J)
     assert list(result.posterior.parts[0][0].shapes) == names
     assert_close(found, wanted, rtol=0.02, atol=0)
 
