@@ -20,7 +20,7 @@ library: .venv/installed
 # The library with the shapes of every call and all random networks, and what is built on it: tables, demos and pictures of
 # the papers.
 test-all: .venv/installed lint
-	CHECKED_CALLS=inf RANDOM_NETWORKS=1000 EXAMPLES=50 $(BIN)/python -m pytest -n auto --dist worksteal tests papers/tests
+	CHECKED_CALLS=inf RANDOM_NETWORKS=1000 $(BIN)/python -m pytest -n auto --dist worksteal tests papers/tests
 
 lint: .venv/installed
 	$(BIN)/ruff check conftest.py symbayes papers tests benchmarks

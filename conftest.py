@@ -13,7 +13,7 @@ from hypothesis import settings
 
 torch.set_num_threads(1)
 os.environ.pop("COLUMNS", None)  # a console that is made under it keeps that width
-settings.register_profile("suite", deadline=None, derandomize=True, max_examples=int(os.environ.get("EXAMPLES", "15")))
+settings.register_profile("suite", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("suite")
 
 #: The calls of each function whose shapes are checked in a test: checking takes longer than most of what is checked.
