@@ -9,7 +9,7 @@ that it has seen as well as its mean does. No other data are needed.
    standard error of that mean included: few data must not pass by luck.
 2. *Normal noise.* There it is known what a posterior that is right costs on the data it has seen: with s the eigenvalues of
    T L^½ J Σ Jᵀ L^½, residuals have lost s of their variance, and it is ½ Σ log(1 + s) − s (1 − s) / (1 + s). That is allowed,
-   too, give or take one standard error.
+   too, and one standard error.
 3. *The scale.* With it T is at most T₀ = γ / tr HΣ, since an exact posterior has Σ_n tr L_n J_n Σ J_nᵀ = tr H (H + Δ)⁻¹ = γ.
 """
 

@@ -28,7 +28,7 @@ _OFF = 0.1
 
 @torch.no_grad()
 def begin_symmetric(model: nn.Module, prior: Prior, inputs: Tensor, generator: Generator) -> None:
-    """Scale the paths of every `RelaxedLayer` by what they give for some inputs, and set precisions to match.
+    """Scale the paths of every `RelaxedLayer` by what they give for some inputs, and set precisions to their first value.
 
     Paths that keep the most symmetry stay as they are; if they were off, their layer is brought to √2 times the size of its
     inputs, as initial weights usually are for ReLUs. Beside them the others are made small, without biases. Learned precisions
