@@ -152,6 +152,7 @@ class Own(nn.Conv2d):
         (Shared(), {}, "'a.weight' and 'b.weight' are the same tensor"),
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {}, "There is no convolution to relax"),
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {"layers": "1"}, "'1' is a Linear"),
+        (Twice(), {"layers": "head*"}, r"'head\*' matches none"),
         (nn.Sequential(Own(1, 1, 3, padding=1)), {"layers": lambda name, _: name == "0"}, "'0' is a Own"),
         (Twice(), {"to": "gconv"}, "to must name some of factored, dense; got 'gconv'"),
         (nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.Dropout2d()), {"to": ()}, "to must name some of"),
@@ -215,6 +216,25 @@ def test_networks_of_the_library_are_hardened_where_strides_are_plain(paths, gen
     plain = sb.harden(model, inputs, off=0.0)
     assert type(plain) is nn.Sequential
     assert_close(plain(inputs), model(inputs))
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [
+        (lambda: nn.Linear(6, 4), (6,)),
+        (lambda: nn.Conv1d(2, 3, 3, padding=1), (2, 5)),
+        (lambda: nn.Conv2d(2, 3, 3, 2), (2, 5, 5)),
+        (lambda: nn.Conv3d(1, 2, 2), (1, 3, 3, 3)),
+    ],
+)
+def test_paths_that_are_layers_of_torch_stay_as_they_are(build, shape, generator):
+    inputs = torch.randn(4, *shape, generator=generator)
+    layer = RelaxedLayer({"a": build(), "b": build()})
+    plain = sb.harden(layer, inputs, off=0.0)
+    assert_close(plain(inputs), layer(inputs))
+    assert {type(module) for module in plain.children()} == {type(build())}
+    alone = RelaxedLayer({"a": build()})
+    assert type(sb.harden(alone, inputs, off=0.0)) is type(build())
 
 
 def test_what_cannot_be_hardened_is_named(generator):

@@ -51,7 +51,7 @@ class Cells:
     def made_by(self, task: str, network: str) -> list[str]:
         """By which estimators and at which commits."""
         runs = [run for method in METHODS for run in self.runs.get((task, network, method), ())]
-        rules = sorted({run["estimator"].split(" by ")[0].split(" (")[0] for run in runs})
+        rules = sorted({_rule(run) for run in runs})
         return [", ".join(rules) or _NOTHING, ", ".join(sorted({run.get("commit") or _NOTHING for run in runs})) or _NOTHING]
 
     @property
@@ -82,6 +82,12 @@ def path_rows(run: Figures) -> tuple[PathRow, ...]:
     """
     rows: tuple[PathRow, ...] = from_json(run["symmetries"], tuple[PathRow, ...], "symmetries")
     return rows
+
+
+def _rule(run: Figures) -> str:
+    """By which its evidence is, in short."""
+    name: str = run["estimator"]
+    return name.split(" by ")[0].split(" (")[0]
 
 
 def _length(run: Figures) -> tuple[int, int]:
@@ -138,7 +144,7 @@ def _table3(of: Cells) -> TextTable:
 
 
 def _every_run(table: Table, found: Sequence[Figures]) -> str:
-    headings = ["run", "images", "seed", "epochs", "accuracy, %", "NLL", "−log evidence / N", "train NLL", "minutes", "commit"]
+    headings = ["run", "images", "seed", "epochs", "accuracy, %", "NLL", "−log evidence / N", "train NLL", "minutes", *_MADE_BY]
     lines = [
         [
             _place(table, row["task"], row["network"], row["method"]),
@@ -150,6 +156,7 @@ def _every_run(table: Table, found: Sequence[Figures]) -> str:
             f"{-row['log_evidence']:.3f}",
             f"{row['train_nll']:.3f}",
             f"{row['seconds'] / 60:.1f}",
+            _rule(row),
             row.get("commit") or _NOTHING,
         ]
         for row in found

@@ -166,7 +166,7 @@ def test_the_paper_stands_beside_ours():
     assert "Trained on 50,000 images for 7 epochs, width 10. Log evidence by KFAC." in paper.table(runs).markdown()
     more = paper.more(runs)
     assert "| 6 | 1e+06 | 1e+06 | 90.0, γ 60.2 | 10.0, γ 1,500.0 | F-FC (F-FC) | 12.5 | factored 60.2 | 1.18 | 16.7 |" in more
-    assert "| F-FC+CONV by evidence | 50,000 | 1 | 7 | 85.00 | 0.500 | 1.250 | 0.300 | 1.5 | – |" in more
+    assert "| F-FC+CONV by evidence | 50,000 | 1 | 7 | 85.00 | 0.500 | 1.250 | 0.300 | 1.5 | KFAC | – |" in more
 
 
 def test_evidences_stand_side_by_side_with_their_estimators_and_commits():

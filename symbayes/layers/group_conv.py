@@ -103,19 +103,16 @@ class GroupConvPath(Path):
         return filters.transpose(0, 1).flatten(0, 1).unflatten(2, (-1, *self.kernel_size)).flatten(1, 2)
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
-        return self._arranged(inputs)
-
-    def _arranged(self, inputs: Tensor) -> Float[Tensor, "n s block d"]:
         """What the filter of every turn sees: channels, turns and cells, in its own order."""
-        by_turn = self._patches(inputs)[..., self._ways]  # [n, t, block, g, (c, k, u)]
+        by_turn = GroupConvPath.distinct_rows(self, inputs)[..., self._turned_cells]  # [n, t, block, g, (c, k, u)]
         return by_turn.permute(0, 3, 1, 2, 4).flatten(1, 2)
 
     @property
     def arrangements(self) -> Int[Tensor, "order d_in"] | None:
-        return self._ways
+        return self._turned_cells
 
     @property
-    def _ways(self) -> Int[Tensor, "order d_in"]:
+    def _turned_cells(self) -> Int[Tensor, "order d_in"]:
         channels = torch.arange(self.weight.shape[1], device=self.source.device)[:, None] * self._cells
         return (channels + self.source[:, None]).flatten(1)
 
@@ -125,9 +122,6 @@ class GroupConvPath(Path):
         return (1 if self.lifting else self._group.order) * prod(self.kernel_size)
 
     def distinct_rows(self, inputs: Tensor) -> Float[Tensor, "n t block d"]:
-        return self._patches(inputs)
-
-    def _patches(self, inputs: Tensor) -> Float[Tensor, "n t block d"]:
         stride = (self.stride,) * len(self.kernel_size)
         return patch_rows(self._pad(inputs), self.kernel_size, stride, self.channel_groups)
 

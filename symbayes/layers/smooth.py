@@ -8,6 +8,7 @@ the basis for every datum: right for filters, slow for grids of many cells.
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -98,13 +99,7 @@ class SparseGroupConvPath(GroupConvPath, Shaped):
         anchors: Of a filter: a number, or a share of its turns and cells; 0.5 gives 18 of 4 × 9.
         learn_lengthscale: Whether ω is learned.
         learn_locations: Whether the locations of anchors are, which all channels share.
-        lifting: As in `GroupConvPath`, and so are the following.
-        mixing: Over the turns of the input.
-        stride: Between kept positions.
-        channel_groups: Of channels that do not see each other.
-        bias: Whether to add b.
-        scale: Standard deviation of dense weights relative to Kaiming's for a ReLU.
-        generator: For the initial weights; the global one when None.
+        options: All others of `GroupConvPath`, where `scale` is that of dense weights.
     """
 
     def __init__(
@@ -117,25 +112,13 @@ class SparseGroupConvPath(GroupConvPath, Shaped):
         anchors: int | float | None = 0.5,
         learn_lengthscale: bool = False,
         learn_locations: bool = False,
-        lifting: bool = False,
-        mixing: str = "full",
-        stride: int = 1,
-        channel_groups: int = 1,
-        bias: bool = True,
-        scale: float = 1.0,
-        generator: Generator | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            in_channels, out_channels, group, kernel_size, lifting=lifting, mixing=mixing, stride=stride,
-            channel_groups=channel_groups, bias=bias, scale=scale, generator=generator,
-        )  # fmt: skip
+        super().__init__(in_channels, out_channels, group, kernel_size, **options)
         dense = self.weight.detach()
+        turns = group.matrices if dense.shape[2] > 1 else ()
         self.basis = RadialBasis(
-            self.kernel_size,
-            anchors,
-            learn_lengthscale=learn_lengthscale,
-            learn_locations=learn_locations,
-            turns=group.matrices if dense.shape[2] > 1 else (),
+            self.kernel_size, anchors, learn_lengthscale=learn_lengthscale, learn_locations=learn_locations, turns=turns
         )
         self.weight = nn.Parameter(dense.flatten(2)[..., : len(self.basis.locations)] / self.basis.std())
 
@@ -148,7 +131,7 @@ class SparseGroupConvPath(GroupConvPath, Shaped):
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
         basis = self.basis.matrix().detach()
-        return (self._arranged(inputs).unflatten(3, (-1, basis.shape[1])) @ basis.T).flatten(3)
+        return (super().input_rows(inputs).unflatten(3, (-1, basis.shape[1])) @ basis.T).flatten(3)
 
     @property
     def arrangements(self) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -163,6 +163,13 @@ def test_integer_labels_of_any_width_are_taken():
     assert sb.fit(network(), (inputs, targets.int()), **QUICK).log_evidence == sb.fit(network(), blobs(), **QUICK).log_evidence
 
 
+def _numbers(posterior):
+    """All tensors of a posterior: its mean and those of its parts."""
+    parts = [[getattr(spread, field.name) for field in fields(spread)] for _, spread in posterior.parts]
+    tensors = [value for part in parts for value in part if isinstance(value, torch.Tensor)]
+    return [posterior.mean[name] for name in sorted(posterior.mean)], sorted(tensors, key=lambda one: (one.shape, one.sum()))
+
+
 def test_a_result_survives_saving(tmp_path):
     task = sb.load("placed-digits")
     part = (task.train[0][:60], task.train[1][:60])
@@ -173,6 +180,9 @@ def test_a_result_survives_saving(tmp_path):
     assert again.symmetries == result.symmetries
     assert again.history == result.history
     assert_close(again.model(part[0]), result.model(part[0]))
+    assert again.posterior.temperature == result.posterior.temperature
+    assert again.posterior.mean.keys() == result.posterior.mean.keys()
+    assert_close(_numbers(again.posterior), _numbers(result.posterior), rtol=0, atol=0)
     assert again.evaluate(part) == pytest.approx(result.evaluate(part))  # factors lie in another order of memory
     assert_close(again.predict(part[0]).mean, result.predict(part[0]).mean)
     assert {file.name for file in (tmp_path / "run").iterdir()} == {

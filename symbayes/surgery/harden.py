@@ -1,0 +1,298 @@
+"""Harden: what the layers of a network chose, as plain layers of torch.
+
+What the evidence did not ask for gives next to nothing after training, and is removed; what is left is folded into
+convolutions, matrices and maps of biases.
+"""
+
+import logging
+import operator
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial, reduce
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from symbayes.curvature.evaluate import evaluating
+from symbayes.layers.conv import ConvPath, LayerPath, PaddingMode
+from symbayes.layers.dense import DensePath
+from symbayes.layers.factored import FactoredPath
+from symbayes.layers.group_conv import GroupConvPath, GroupPool
+from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.layers.smooth import SparseConvPath
+from symbayes.models import AllConv
+from symbayes.surgery.calls import Shapes, change, observe, replace, shapes
+from symbayes.surgery.relax import CONVOLUTIONS
+
+_log = logging.getLogger("symbayes")
+#: A path of a relaxed layer, by the names of both; and what is left of it: "all" it gives, its "biases", or "nothing".
+_Place = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Hardened:
+    """A hardened model, and what became of each layer; prints as a report."""
+
+    model: nn.Module
+    #: By relaxed layer: the paths that were removed, and what is left, in words.
+    layers: dict[str, tuple[tuple[str, ...], str]]
+    #: The largest change of an output on the example, relative to the largest output.
+    change: float
+    #: Before and after.
+    parameters: tuple[int, int]
+    #: Multiplications and additions for a datum, as torch counts them, before and after.
+    operations: tuple[int, int]
+    #: Of a forward pass on the example, before and after.
+    seconds: tuple[float, float]
+
+    def __str__(self) -> str:
+        lines = [f"{name or 'model'}: {kept}{_without(removed)}" for name, (removed, kept) in self.layers.items()]
+        sizes, counts, times = self.parameters, self.operations, self.seconds
+        return "\n".join(
+            [
+                *lines,
+                f"outputs on the example change by at most {self.change:.1e} of the largest",
+                f"parameters {sizes[0]:,} → {sizes[1]:,}, operations for a datum {counts[0]:,} → {counts[1]:,}, "
+                f"a forward pass {1e3 * times[0]:.1f} ms → {1e3 * times[1]:.1f} ms",
+            ]
+        )
+
+
+def _without(removed: Sequence[str]) -> str:
+    return f" (removed: {', '.join(removed)})" if removed else ""
+
+
+def harden(model: nn.Module, example: Any, *, off: float = 1e-3) -> nn.Module:
+    """A copy of a model with plain layers of torch in place of relaxed ones, without paths that change next to nothing.
+
+    It has nothing of this library: it can be saved, loaded, compiled and exported as any other. What was removed and what
+    changed is logged; `sb.surgery.hardened` gives it.
+
+    Args:
+        model: With relaxed layers, such as `result.model`.
+        example: A batch of inputs, by which is told what a path is for: data as in training, some hundreds of them.
+        off: Paths are removed, those that give least first, while outputs change by less than this share of their variance over
+            the example, all together. A path that is used for its biases alone becomes a map of them.
+
+    Raises:
+        ValueError: If something cannot be written as plain layers, naming it.
+    """
+    found = hardened(model, example, off=off)
+    _log.info("%s", found)
+    return found.model
+
+
+def hardened(model: nn.Module, example: Any, *, off: float = 1e-3) -> Hardened:
+    """What `harden` gives, with a report."""
+    if not 0 <= off < 1:
+        raise ValueError(f"off must be a share of the variance of outputs, at least 0 and below 1; got {off}.")
+    inputs = example if isinstance(example, tuple) else (example,)
+    plain = deepcopy(model)
+    relaxed = {name: module for name, module in plain.named_modules() if isinstance(module, RelaxedLayer)}
+    if not relaxed:
+        raise ValueError("The model has no relaxed layer to harden. sb.relax and sb.allconv make them.")
+    for name, layer in relaxed.items():
+        if layer.equivariant_stride:
+            raise ValueError(
+                f"A stride that follows the content of each datum is no plain layer; {name!r} has one. Build the network with "
+                "equivariant_stride=False."
+            )
+    parts, shapes = _parts(plain, relaxed, inputs, off)
+    words: dict[str, tuple[tuple[str, ...], str]] = {}
+    for name, layer in relaxed.items():
+        kept = {path: parts[name, path] for path in layer.paths if parts[name, path] != "nothing"}
+        left = " + ".join(path if part == "all" else f"{part} of {path}" for path, part in kept.items())
+        words[name] = tuple(path for path in layer.paths if path not in kept), left or "nothing"
+        plain = replace(plain, name, _fold(name, layer, kept, shapes[name]))
+    plain = _without_classes(plain)
+    for name, module in plain.named_modules():
+        if type(module).__module__.partition(".")[0] == "symbayes":
+            raise ValueError(
+                f"A hardened model must be made of plain layers; {name or 'the model'!r} is a {type(module).__name__}. For an "
+                "OrbitAverage, harden its network, and train with result.augmentation()."
+            )
+    plain.train(model.training)
+    return Hardened(
+        plain,
+        words,
+        change(model, plain, inputs),
+        (_count(model), _count(plain)),
+        (_operations(model, inputs), _operations(plain, inputs)),
+        (_seconds(model, inputs), _seconds(plain, inputs)),
+    )
+
+
+@torch.no_grad()
+def _parts(
+    model: nn.Module, layers: dict[str, RelaxedLayer], inputs: tuple[Any, ...], off: float
+) -> tuple[dict[_Place, str], dict[str, Shapes]]:
+    """What is left of every path, and the shapes that layers see and give."""
+    paths = {(name, path): module for name, layer in layers.items() for path, module in layer.paths.items()}
+    seen = observe(model, layers, inputs, shapes)
+    for name, calls in seen.items():
+        if not calls:
+            raise ValueError(f"A layer to be hardened must be called for the example; {name!r} is not.")
+    like = {name: next(layer.parameters()) for name, layer in layers.items()}
+    constants = {place: path(like[place[0]].new_zeros(1, *seen[place[0]][0][0])) for place, path in paths.items()}
+    energies = observe(model, paths, inputs, lambda _, given: float(given.double().square().sum()))
+    parts = dict.fromkeys(paths, "all")
+
+    def leave(place: _Place, path: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        if parts[place] == "all":
+            return None
+        return constants[place].expand_as(output) if parts[place] == "biases" else torch.zeros_like(output)
+
+    handles = [path.register_forward_hook(partial(leave, place)) for place, path in paths.items()]
+    try:
+        with evaluating(model):
+            whole = model(*inputs).double()
+            allowed = off * float((whole - whole.mean(0)).square().sum())
+            for place in sorted(paths, key=energies.__getitem__):
+                for part in ("nothing", "biases") if constants[place].any() else ("nothing",):
+                    parts[place] = part
+                    if float((model(*inputs).double() - whole).square().sum()) <= allowed:
+                        break
+                    parts[place] = "all"
+    finally:
+        for handle in handles:
+            handle.remove()
+    return parts, {name: calls[0] for name, calls in seen.items()}
+
+
+@torch.no_grad()
+def _fold(name: str, layer: RelaxedLayer, kept: dict[str, str], shapes: Shapes) -> nn.Module:
+    """A plain module for what is kept of a layer: a layer of torch where one will do, else a sum, as a graph of torch.fx."""
+    root, graph = nn.Module(), fx.Graph()
+    seen = graph.placeholder("inputs")
+    terms: list[fx.Node] = []
+    like = next(layer.parameters())
+    zeros, constant = like.new_zeros(1, *shapes[0]), like.new_zeros(shapes[1])
+    for path_name, part in kept.items():
+        path = layer.paths[path_name]
+        if part == "biases":
+            constant += path(zeros)[0]
+        elif (plain := _as_layer(path)) is not None:
+            root.add_module(path_name, plain.to(like))
+            terms.append(graph.call_module(path_name, (seen,)))
+        elif isinstance(path, FactoredPath):
+            terms.append(_factors(root, graph, seen, path_name, path))
+        else:
+            raise ValueError(
+                f"{type(path).__name__} cannot be written as plain layers yet; {name!r} keeps one as {path_name!r}. If it "
+                "changes next to nothing, a larger off removes it."
+            )
+    if constant.any() or not terms:
+        root.register_parameter("position_bias", nn.Parameter(constant))
+        bias = graph.get_attr("position_bias")
+        if not terms:  # a batch of zeros, as long as what came in
+            total = graph.call_method("sum", (graph.call_method("flatten", (seen, 1)), 1))
+            zero = graph.call_function(operator.mul, (total, 0))
+            terms.append(graph.call_method("view", (zero, (-1, *(1 for _ in shapes[1])))))
+        terms.append(bias)
+    if len(terms) == 1 and len(root._modules) == 1:
+        module = next(root.children())
+    else:
+        graph.output(reduce(lambda a, b: graph.call_function(operator.add, (a, b)), terms))
+        module = fx.GraphModule(root, graph)
+    return module.train(layer.training)
+
+
+def _factors(root: nn.Module, graph: fx.Graph, seen: fx.Node, name: str, path: FactoredPath) -> fx.Node:
+    """The two products of a factored map."""
+
+    def hold(tensor: Tensor, word: str) -> fx.Node:
+        root.register_parameter(f"{name}_{word}", nn.Parameter(tensor.detach().clone()))
+        return graph.get_attr(f"{name}_{word}")
+
+    def add(term: fx.Node, bias: Tensor | None, word: str) -> fx.Node:
+        return term if bias is None else graph.call_function(operator.add, (term, hold(bias, word)))
+
+    flat = graph.call_method("flatten", (seen, 2))
+    hidden = graph.call_function(torch.einsum, ("ncs,cds->ncd", flat, hold(path.gather.dense_weight(), "gather")))
+    hidden = add(hidden, path.gather.bias, "gather_bias")
+    given = graph.call_function(torch.einsum, ("ncd,dtc->ndt", hidden, hold(path.scatter.dense_weight(), "scatter")))
+    return graph.call_method("unflatten", (add(given, path.scatter.bias, "scatter_bias"), 2, path.out_shape[1:]))
+
+
+def _as_layer(path: nn.Module) -> nn.Module | None:
+    """A path as a layer of torch; None where there is none."""
+    match path:
+        case LayerPath():
+            return path.module
+        case GroupConvPath():
+            bias = None if path.bias is None else path.bias.repeat_interleave(path.group.order)
+            padding = [size // 2 for size in path.kernel_size]
+            return _convolution(path.filters(), bias, path.stride, padding, "circular", path.channel_groups)
+        case ConvPath():
+            weight = path.dense_weight() if isinstance(path, SparseConvPath) else path.weight
+            return _convolution(weight, path.bias, path.stride, path.padding, path.padding_mode, path.groups)
+        case DensePath():
+            linear = nn.Linear(prod(path.in_shape), prod(path.out_shape), bias=path.bias is not None)
+            _set(linear, path.weight, path.bias)
+            return nn.Sequential(nn.Flatten(), linear, nn.Unflatten(1, path.out_shape))
+        case nn.Linear() | nn.Conv1d() | nn.Conv2d() | nn.Conv3d():
+            return path
+        case _:
+            return None
+
+
+def _convolution(
+    weight: Tensor, bias: Tensor | None, stride: int, padding: Sequence[int], mode: PaddingMode, groups: int
+) -> nn.Module:
+    kind: Callable[..., nn.Module] = CONVOLUTIONS[weight.ndim - 2]
+    layer = kind(
+        weight.shape[1] * groups, weight.shape[0], tuple(weight.shape[2:]), stride, tuple(padding), groups=groups,
+        bias=bias is not None, padding_mode=mode,
+    )  # fmt: skip
+    _set(layer, weight, bias)
+    return layer
+
+
+def _set(layer: nn.Module, weight: Tensor, bias: Tensor | None) -> None:
+    layer.weight = nn.Parameter(weight.detach().clone())
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach().clone())
+
+
+def _without_classes(model: nn.Module) -> nn.Module:
+    """Modules of this library that are only an order of others, as torch has them."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, GroupPool):
+            graph = fx.Graph()
+            fibres = graph.call_method("unflatten", (graph.placeholder("inputs"), 1, (-1, module.order)))
+            graph.output(graph.call_method("amax" if module.by == "max" else "mean", (fibres, 2)))
+            model = replace(model, name, fx.GraphModule(nn.Module(), graph))
+    for name, module in list(model.named_modules()):
+        if isinstance(module, AllConv):
+            plain = nn.Sequential(OrderedDict(module.named_children()))
+            model = replace(model, name, plain.train(module.training))
+    return model
+
+
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _operations(model: nn.Module, inputs: tuple[Any, ...]) -> int:
+    """For a datum: twice the multiplications of products and convolutions."""
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), evaluating(model), counter:
+        model(*inputs)
+    return counter.get_total_flops() // max(1, len(inputs[0]))
+
+
+def _seconds(model: nn.Module, inputs: tuple[Any, ...], times: int = 3) -> float:
+    """Of the fastest of some forward passes."""
+    found = []
+    with torch.no_grad(), evaluating(model):
+        for _ in range(times):
+            start = time.perf_counter()
+            model(*inputs).sum().item()  # a GPU is waited for
+            found.append(time.perf_counter() - start)
+    return min(found)
