@@ -31,7 +31,7 @@ from symbayes.training.hyper import HyperAdam, refuse_still, update_extents, upd
 from symbayes.training.optimiser import LARGEST, PLAIN, Optimiser, rotation
 from symbayes.training.record import EvidenceRecord, Record
 from symbayes.training.scale import ScaleSearch, Search, scaled_groups
-from symbayes.training.start import begin_symmetric
+from symbayes.training.start import begin_symmetric, breaking_weights, slow_share
 from symbayes.training.steps import Callback, Steps, steps_for
 from symbayes.training.trainer import Objective, Part, Problem, Schedule, Trainer
 
@@ -118,7 +118,7 @@ class Laplace(ByCurvature):
         extent_steps: Steps of Adam for one estimate of the curvature, each on other data.
         extent_share: Share of the data, drawn at random, that all those steps together use.
         symmetric_start: Whether training begins with every layer as symmetric as its paths allow, whatever weights and
-            precisions there are (`begin_symmetric`).
+            precisions there are (`begin_symmetric`), and paths that break a symmetry move slowly at first (`slow_share`).
         search: How the common scale of precisions is searched in the last epochs, by the full GGN; not at all when None.
         keep_best: Whether the weights and precisions of highest evidence are restored at the end, rather than those of the
             last epoch. Weights that are still moving are at no mode, and their evidence is not to be trusted; so not usually.
@@ -416,6 +416,8 @@ class LaplaceTrainer(CurvatureTrainer):
         if self.objective.symmetric_start:
             begin_symmetric(self.problem.model, self.problem.prior, self.problem.examples(_SOME), generator)
         state = super().init(generator)
+        if self.objective.symmetric_start:
+            state.descent.slow = breaking_weights(self.problem.model)
         state.best = Best(self.problem) if self.objective.keep_best else None
         if self.objective.search is not None and self.of_try:
             moved: dict[str, Part | None] = {"descent": state.descent, "running": state.running, "steps": state.steps}
@@ -463,6 +465,7 @@ class LaplaceTrainer(CurvatureTrainer):
         return self.objective.search.evidence(self.problem, curvature.blocks, seed)
 
     def move_weights(self, state: CurvatureState) -> float:
+        state.descent.share = slow_share(state.epoch + 1, self.main)
         try:
             return super().move_weights(state)
         except NotFiniteError:

@@ -157,6 +157,9 @@ class Descent(ABC):
         self.parameters: list[Tensor] = list(parameters)
         #: The coordinates in which each parameter is moved; its own where None.
         self.rotations: list[Rotation | None] = [None] * len(self.parameters)
+        #: Which parameters move slowly, chosen before the first step, and at which share of the learning rate from `set` on.
+        self.slow: list[bool] = [False] * len(self.parameters)
+        self.share = 1.0
 
     @property
     def settled(self) -> bool:
@@ -221,9 +224,9 @@ class ProximalAdam(Descent):
         self.means = [torch.zeros_like(p) for p in self.parameters]
         self.squares = [torch.zeros_like(p) for p in self.parameters]
         device = self.parameters[0].device
-        numbers = torch.zeros(2, dtype=torch.float64, device=device if device.type == "cuda" else "cpu")
-        #: Steps taken, and the learning rate.
-        self.steps, self.rate = numbers.unbind()
+        numbers = torch.zeros(3, dtype=torch.float64, device=device if device.type == "cuda" else "cpu")
+        #: Steps taken, the learning rate, and that of slow parameters.
+        self.steps, self.rate, self.slow_rate = numbers.unbind()
         self._numbers = numbers
         types = {p.dtype for p in self.parameters}
         self._type = types.pop() if len(types) == 1 else torch.float64
@@ -240,9 +243,9 @@ class ProximalAdam(Descent):
 
     def set(self, learning_rate: float, penalties: Sequence[float] | Tensor) -> None:
         """As `Descent` says; nothing waits for a GPU."""
-        self._numbers[1] = learning_rate
-        for pull, penalty in zip(self._pulls, penalties, strict=True):
-            pull.fill_(penalty).mul_(learning_rate)
+        self._numbers[1], self._numbers[2] = learning_rate, self.share * learning_rate
+        for pull, penalty, slow in zip(self._pulls, penalties, self.slow, strict=True):
+            pull.fill_(penalty).mul_(self.share * learning_rate if slow else learning_rate)
 
     @torch.no_grad()
     def rotate(self, rotations: Sequence[Rotation | None]) -> None:
@@ -290,7 +293,12 @@ class ProximalAdam(Descent):
         torch._foreach_add_(metric, self.epsilon)
         # (θ − lr m / D) / (1 + lr δ / (N D)) = (θ D − lr m) / (D + lr δ / N)
         torch._foreach_mul_(parameters, metric)
-        torch._foreach_add_(parameters, torch._foreach_mul(self.means, self._number(-self.rate / (1 - first**self.steps))))
+        for rate, slow in ((self.rate, False), (self.slow_rate, True)):
+            chosen = [index for index, is_slow in enumerate(self.slow) if is_slow == slow]
+            if chosen:
+                number = self._number(-rate / (1 - first**self.steps))
+                moves = torch._foreach_mul([self.means[index] for index in chosen], number)
+                torch._foreach_add_([parameters[index] for index in chosen], moves)
         torch._foreach_add_(metric, self._pulls)
         torch._foreach_div_(parameters, metric)
 

@@ -3,8 +3,12 @@
 From different beginnings come different networks: a path that begins in use is fitted before the evidence can say that it
 should not be, and a local search does not find its way back. So the beginning is chosen once, for all networks and data alike.
 The simplest is taken: paths that keep the most symmetry are on, and those that would break it give next to nothing. All have
-the same prior: a path comes in where the gradient asks for it, and goes where the evidence does not pay for it. How this
-beginning compares with others is measured: docs/research/evidence.md.
+the same prior: a path comes in where the gradient asks for it, and goes where the evidence does not pay for it.
+
+Gradients of the first epochs ask for anything that lowers the loss, and Adam moves all weights alike, however small they or
+their gradients are: a path with many weights would come in before the symmetric ones have had their say. So paths that break a
+symmetry move slowly at first, and see what the others leave (`slow_share`). How this compares with other beginnings is
+measured: docs/research/evidence.md.
 """
 
 from collections.abc import Mapping
@@ -17,13 +21,24 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.evaluate import evaluating
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layout import Layout, WeightTensor
+from symbayes.layout import Layout, WeightTensor, weights
 from symbayes.priors import Prior
 
 #: Size of the outputs of a path that breaks a symmetry, relative to those of the paths that keep it.
 SMALL = 0.001
 #: Paths that keep the symmetry count as off below this size, relative to the strongest path of their layer.
 _OFF = 0.1
+
+
+def breaking_weights(model: nn.Module) -> list[bool]:
+    """For every weight of a model, whether it breaks a symmetry that another path of its layer keeps."""
+    tensors = Layout.of(model).tensors
+    return [name in tensors and tensors[name].relaxes for name in weights(model)]
+
+
+def slow_share(epoch: int, epochs: int) -> float:
+    """Of the learning rate, at which such weights move in an epoch, counted from 1: the share of the epochs that are over."""
+    return min(1.0, epoch / epochs)
 
 
 @torch.no_grad()

@@ -1,10 +1,11 @@
 """The implicit prior: stable for every precision, and at rest where the posterior is."""
 
+import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
-from symbayes.training.optimiser import ProximalAdam
+from symbayes.training.optimiser import ProximalAdam, Rotation
 
 
 def test_it_comes_to_rest_at_the_mode_of_the_posterior(generator):
@@ -42,3 +43,25 @@ def test_without_a_prior_it_is_torch_s_adam(generator):
         (theirs**4).sum().backward()
         reference.step()
     assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_slow_parameters_move_as_alone_at_a_lower_rate(rotated, generator):
+    starts = [torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(2)]
+    gradients = [[torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(2)] for _ in range(5)]
+    together = [nn.Parameter(start.clone()) for start in starts]
+    alone = [nn.Parameter(start.clone()) for start in starts]
+    optimisers = [ProximalAdam(together), ProximalAdam(alone[:1]), ProximalAdam(alone[1:])]
+    optimisers[0].slow, optimisers[0].share = [False, True], 0.1
+    optimisers[0].set(0.03, [2.0, 5.0])
+    optimisers[1].set(0.03, [2.0])
+    optimisers[2].set(0.003, [5.0])
+    if rotated:
+        for optimiser in optimisers:
+            turn = Rotation((1, 3, 4), torch.linalg.qr(starts[0] @ starts[0].T).Q[None], None)
+            optimiser.rotate([turn for _ in optimiser.parameters])
+    for first, second in gradients:
+        optimisers[0].step((first, second))
+        optimisers[1].step((first,))
+        optimisers[2].step((second,))
+    assert_close(together, alone)

@@ -5,8 +5,11 @@ import torch
 from torch import nn
 
 import symbayes as sb
+from symbayes.data.source import as_source
 from symbayes.layers import ConvPath, DensePath, FactoredPath, RelaxedLayer
-from symbayes.training.start import SMALL, begin_symmetric
+from symbayes.layout import weights
+from symbayes.training.start import SMALL, begin_symmetric, breaking_weights, slow_share
+from symbayes.training.trainer import Problem
 
 TASK = sb.load("placed-digits").subset(40, 0)
 INPUTS = TASK.train[0].double()
@@ -200,3 +203,25 @@ def test_what_hooks_of_users_do_is_done_once():
     begun(model, inputs)
     assert seen == [1]
     torch.testing.assert_close(layer.paths["conv"](2 * inputs), expected)
+
+
+def test_weights_that_break_a_symmetry_are_known():
+    model = network(1.0)
+    breaking = {name for name, breaks in zip(weights(model), breaking_weights(model), strict=True) if breaks}
+    assert breaking == {name for name in weights(model) if ".factored." in name or ".paths.conv." in name}
+
+
+def test_they_come_to_move_as_others_do():
+    assert [slow_share(epoch, 8) for epoch in (1, 2, 8, 20)] == [1 / 8, 1 / 4, 1, 1]
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_they_move_slowly_where_training_begins_symmetric(symmetric):
+    model = network(1.0).float()
+    problem = Problem(model, as_source(TASK.train, torch.device("cpu")), sb.Categorical(), sb.TensorwisePrior(model))
+    trainer = sb.Laplace(symmetric_start=symmetric).trainer(problem, sb.Schedule(4, 20), sb.Optimiser())
+    state = trainer.init(torch.Generator().manual_seed(0))
+    assert state.descent.slow == (breaking_weights(model) if symmetric else [False] * len(weights(model)))
+    for epoch in (1, 2):
+        trainer.epoch(state)
+        assert float(state.descent.slow_rate) == pytest.approx(slow_share(epoch, 4) * float(state.descent.rate))
