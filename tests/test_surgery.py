@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from copy import deepcopy
 
 import pytest
 import torch
@@ -150,11 +151,34 @@ class Own(nn.Conv2d):
         (Twice(), {}, "'conv' is called 2 times"),
         (Asks(), {}, "asks a layer that was relaxed for what a RelaxedLayer does not have"),
         (Shared(), {}, "'a.weight' and 'b.weight' are the same tensor"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {}, "There is no convolution to relax"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {"layers": "1"}, "'1' is a Linear"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {}, "There is no layer to relax to factored"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(16, 2)),
+            {"layers": "1"},
+            "'1' cannot be relaxed: a linear layer takes 'conv'",
+        ),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {"layers": "0"}, "'0' is a Flatten"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {"to": "conv"}, r"grid=\(28, 28\)"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(16, 2)),
+            {"to": "conv", "grid": (4, 4), "layers": "1"},
+            r"'1' cannot be relaxed: its 16 and 2 features must be channels of a grid \(4, 4\) of 16 cells",
+        ),
+        (nn.Sequential(nn.Linear(4, 4)), {"to": sb.groups.cyclic(4), "layers": "0"}, r"must see features \[n, d\], got"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {"to": sb.groups.cyclic(5), "layers": "1"}, "the 5 points that cyclic"),
+        (Twice(), {"to": sb.groups.Translation()}, "to must name some of factored, dense, conv, or be a SpaceGroup"),
+        (
+            nn.Conv2d(1, 1, (3, 1)),
+            {"to": sb.groups.p4(), "layers": ""},
+            "filters that turn by p4 have 2 axes of one odd",
+        ),
         (Twice(), {"layers": "head*"}, r"'head\*' matches none"),
         (nn.Sequential(Own(1, 1, 3, padding=1)), {"layers": lambda name, _: name == "0"}, "'0' is a Own"),
-        (Twice(), {"to": "gconv"}, "to must name some of factored, dense; got 'gconv'"),
+        (
+            Twice(),
+            {"to": "gconv"},
+            "to must name some of factored, dense, conv, or be a SpaceGroup or Permutations; got 'gconv'",
+        ),
         (nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.Dropout2d()), {"to": ()}, "to must name some of"),
     ],
 )
@@ -216,6 +240,101 @@ def test_networks_of_the_library_are_hardened_where_strides_are_plain(paths, gen
     plain = sb.harden(model, inputs, off=0.0)
     assert type(plain) is nn.Sequential
     assert_close(plain(inputs), model(inputs))
+
+
+MLP = nn.Sequential(nn.Flatten(), nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 12), nn.ReLU(), nn.Linear(12, 5))
+#: Networks that may gain a symmetry: with what they may become, the layers that are relaxed, and the shape of a datum.
+GAINS = {
+    "conv": (MLP, {"to": "conv", "grid": (3, 4)}, ["1", "3"], (1, 3, 4)),
+    "conv 1-d": (MLP, {"to": "conv", "grid": (12,)}, ["1", "3"], (12,)),
+    "cyclic": (MLP, {"to": sb.groups.cyclic(12)}, ["1", "3", "5"], (12,)),
+    "sets": (MLP, {"to": sb.groups.symmetric(6)}, ["1", "3", "5"], (2, 6)),
+    "turns": (
+        nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 5, padding="same", groups=2), nn.Flatten()),
+        {"to": sb.groups.p4m()},
+        ["0", "2"],
+        (2, 6, 6),
+    ),
+    "turns and position": (
+        nn.Sequential(nn.Conv1d(2, 3, 3, padding=1, padding_mode="circular"), nn.Flatten()),
+        {"to": (sb.groups.flips(1), "factored")},
+        ["0"],
+        (2, 7),
+    ),
+}
+
+
+@pytest.fixture(params=GAINS, ids=str)
+def gain(request, generator):
+    model, given, names, shape = GAINS[request.param]
+    inputs = torch.randn(40, *shape, generator=generator, dtype=torch.float64)
+    model = deepcopy(model).double()
+    return model, sb.relax(model, inputs, **given, generator=generator), names, inputs
+
+
+def relaxed_layers(model):
+    named = {name: module for name, module in model.named_modules() if isinstance(module, RelaxedLayer)}
+    return {name.removesuffix(".layer"): module for name, module in named.items()}
+
+
+def test_layers_that_may_gain_a_symmetry_compute_what_they_did(gain):
+    model, relaxed, names, inputs = gain
+    assert_close(relaxed(inputs), model(inputs), rtol=1e-5, atol=1e-6)
+    assert list(relaxed_layers(relaxed)) == names
+
+
+def test_what_they_are_breaks_the_symmetry_of_what_they_may_become(gain):
+    _, relaxed, _, _ = gain
+    tensors = Layout.of(relaxed).tensors
+    for name, layer in relaxed_layers(relaxed).items():
+        own = list(layer.paths)[0 if "linear" in layer.paths else -1]
+        of_layer = {
+            path: {t.relaxes for t in tensors.values() if t.layer.startswith(name) and t.path == path} for path in layer.paths
+        }
+        gained = next(path for path in layer.paths if path not in (own, "factored"))
+        assert of_layer[own] == {True}
+        assert of_layer[gained] == {False}
+
+
+@pytest.mark.parametrize("kept", ["what it was", "what it may become", "both"])
+def test_what_they_became_is_plain_layers(gain, kept, generator):
+    model, relaxed, _, inputs = gain
+    with torch.no_grad():
+        for layer in relaxed_layers(relaxed).values():
+            for path, module in layer.paths.items():
+                is_old = path == ("linear" if "linear" in layer.paths else "conv")
+                for parameter in module.parameters():
+                    if kept == "both" or is_old == (kept == "what it was"):
+                        parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype) / 3)
+                    else:
+                        parameter.zero_()
+    plain = sb.harden(relaxed, inputs, off=0.0)
+    assert_close(plain(inputs), relaxed(inputs))
+    if kept == "what it was":
+        assert [type(module) for module in plain.children()] == [type(module) for module in model.children()]
+    exported = torch.export.export(plain.eval(), (inputs,))
+    assert_close(exported.module()(inputs), relaxed(inputs))
+
+
+def test_a_layer_that_became_a_convolution_is_one(generator):
+    inputs = torch.randn(4, 1, 3, 4, generator=generator)
+    relaxed = sb.relax(MLP, inputs, "conv", grid=(3, 4), generator=generator)
+    with torch.no_grad():
+        for layer in relaxed_layers(relaxed).values():
+            for parameter in layer.paths["linear"].parameters():
+                parameter.zero_()
+            layer.paths["conv"].weight.normal_(generator=generator)
+    found = hardened(relaxed, inputs)
+    assert [type(module) for module in found.model[1]] == [nn.Unflatten, nn.Conv2d, nn.Flatten]
+    assert found.parameters[1] < found.parameters[0] / 3
+
+
+def test_filters_of_a_group_turn_with_the_map(generator):
+    path = sb.layers.SymmetricConvPath(2, 3, sb.groups.p4m(), 3, generator=generator).double()
+    filters = path.filters()
+    assert path.weight.shape[2] == 3  # the centre, edges and corners
+    assert_close(filters, filters.rot90(dims=(2, 3)))
+    assert_close(filters, filters.flip(2))
 
 
 @pytest.mark.parametrize(

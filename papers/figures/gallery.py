@@ -108,7 +108,7 @@ def smooth_filters(settings: Settings) -> Numbers:
         )
         model = filter_network(path, 16, task.classes, generator)
         result = _fit(model, task.train, 20, settings, learning_rate=1e-2)
-        filters = path.dense_weight() if isinstance(path, SparseConvPath) else path.weight
+        filters = path.filters()
         rows.append({"name": name, "maps": _strongest(filters[:, 0], 4), **_anchors(path), **_facts(result, task.test)})
     return {"rows": rows}
 

@@ -3,7 +3,7 @@
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
-from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupPath
+from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupPath, SymmetricConvPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import Averaging, LinearMap, Path, RowForm, Rows
 from symbayes.layers.relaxed import RelaxedLayer
@@ -26,4 +26,5 @@ __all__ = [
     "SparseConvPath",
     "SparseFactoredPath",
     "SparseGroupConvPath",
+    "SymmetricConvPath",
 ]

@@ -69,7 +69,11 @@ class ConvPath(Path):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self._convolve(inputs, self.weight, self.bias)
+        return self._convolve(inputs, self.filters(), self.bias)
+
+    def filters(self) -> Tensor:
+        """Of the convolution, [c', c, *kernel]."""
+        return self.weight
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
         return patch_rows(self._pad(inputs), self.kernel_size, (self.stride,) * len(self.kernel_size), self.groups)
@@ -109,22 +113,29 @@ class ConvPath(Path):
 
 
 class LayerPath(LinearMap):
-    """A convolution of torch as a path, with whatever settings it has.
+    """A convolution of torch as a path, with whatever settings it has; or a linear layer, over the features of whole maps.
 
     Args:
-        module: A convolution.
+        module: nn.Conv1d, nn.Conv2d, nn.Conv3d or nn.Linear.
+        out_shape: Of the outputs of a linear layer, without the data axis.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, out_shape: Sequence[int] | None = None) -> None:
         super().__init__()
         self.module = module
+        self.out_shape = None if out_shape is None else tuple(out_shape)
+        self.positions = None if out_shape is None else prod(out_shape[1:])
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return cast(Tensor, self.module(inputs))
+        if self.out_shape is None:
+            return cast(Tensor, self.module(inputs))
+        return cast(Tensor, self.module(inputs.flatten(1))).unflatten(1, self.out_shape)
 
     @property
     def group(self) -> Group | None:
         """Exact where the map wraps around and keeps its size; a stride keeps translation by its multiples only."""
+        if self.out_shape is not None:
+            return None
         conv = cast(nn.Conv2d, self.module)
         reach = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
         named = {"same": reach, "valid": [0] * len(reach)}
@@ -133,8 +144,8 @@ class LayerPath(LinearMap):
         return Translation() if wraps and padding == reach and set(conv.stride) == {1} else None
 
     @property
-    def inner_group(self) -> Group:
-        return Translation()
+    def inner_group(self) -> Group | None:
+        return Translation() if self.out_shape is None else None
 
 
 def pad(features: Tensor, padding: Sequence[int], mode: str) -> Tensor:

@@ -7,13 +7,15 @@ act on the same features and be added, and a layer can be relaxed from a space g
 
 from collections.abc import Sequence
 from math import prod, sqrt
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
 from symbayes.groups.grids import SpaceGroup
-from symbayes.layers.conv import CONVOLUTIONS, pad, patch_rows
+from symbayes.groups.group import Group
+from symbayes.layers.conv import CONVOLUTIONS, ConvPath, pad, patch_rows
 from symbayes.layers.path import LinearMap, Path, Tables
 
 
@@ -157,6 +159,52 @@ class GroupConvPath(Path):
     def extra_repr(self) -> str:
         kind = "lifting" if self.lifting else self.mixing
         return f"{self.in_channels} -> {self.out_channels}, {self._group.name}, {kind}, kernel_size={self.kernel_size}"
+
+
+class SymmetricConvPath(ConvPath):
+    """y(c', t) = Σ_c Σ_k θ(c', c, orbit(k)) x(c, t + k) + b(c'): a convolution whose filters look the same after every turn.
+
+    It sees and gives plain maps, which turn with each other; `GroupConvPath` compares turns, for which it has channels.
+
+    Args:
+        in_channels: Channels c of the input.
+        out_channels: Channels c' of the output.
+        group: Whose turns and flips filters are invariant under.
+        kernel_size: Of the filter, odd, the same along every axis.
+        options: As in `ConvPath`.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, group: SpaceGroup, kernel_size: int = 3, **options: Any) -> None:
+        if kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size must be odd, so that a filter has a centre to turn about; got {kernel_size}.")
+        super().__init__(in_channels, out_channels, (kernel_size,) * group.dims, **options)
+        self._group = group
+        turned = group.turned_cells(self.kernel_size)
+        first = [min(cells[cell] for cells in turned) for cell in range(prod(self.kernel_size))]
+        number = {cell: index for index, cell in enumerate(sorted(set(first)))}
+        self._tables = Tables({"orbit": [number[cell] for cell in first]})
+        self.weight = nn.Parameter(self.weight.detach().flatten(2)[..., : len(number)].clone())
+
+    def filters(self) -> Tensor:
+        return self.weight[..., self._orbit].unflatten(2, self.kernel_size)
+
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
+        patches = super().input_rows(inputs).unflatten(3, (-1, prod(self.kernel_size)))
+        sums = patches.new_zeros(*patches.shape[:4], self.weight.shape[2])
+        return sums.index_add(4, self._orbit, patches).flatten(3)
+
+    @property
+    def group(self) -> Group | None:
+        """Exact where the map wraps around and keeps its size."""
+        return self._group if super().group is not None and self.stride == 1 else None
+
+    @property
+    def inner_group(self) -> SpaceGroup:
+        return self._group
+
+    @property
+    def _orbit(self) -> Int[Tensor, " cells"]:
+        return self._tables.on(self.weight.device)["orbit"]
 
 
 class SeparableGroupPath(LinearMap):

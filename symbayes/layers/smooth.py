@@ -68,11 +68,7 @@ class SparseConvPath(ConvPath, Shaped):
         dense = self.weight.detach().flatten(2)
         self.weight = nn.Parameter(dense[..., : len(self.basis.locations)] / self.basis.std())
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self._convolve(inputs, self.dense_weight(), self.bias)
-
-    def dense_weight(self) -> Tensor:
-        """The filters u Ψ, as those of a `ConvPath`."""
+    def filters(self) -> Tensor:
         return (self.weight @ self.basis.matrix()).unflatten(2, self.kernel_size)
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:

@@ -24,13 +24,15 @@ from symbayes.layers.conv import ConvPath, LayerPath, PaddingMode
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool
+from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.layers.smooth import SparseConvPath
 from symbayes.models import AllConv
 from symbayes.surgery.calls import Shapes, change, observe, replace, shapes
-from symbayes.surgery.relax import CONVOLUTIONS
+from symbayes.surgery.relax import CONVOLUTIONS, OnGrid
 
 _log = logging.getLogger("symbayes")
+#: Columns of a matrix that are found at once.
+_COLUMNS = 256
 #: A path of a relaxed layer, by the names of both; and what is left of it: "all" it gives, its "biases", or "nothing".
 _Place = tuple[str, str]
 
@@ -168,6 +170,8 @@ def _parts(
 @torch.no_grad()
 def _fold(name: str, layer: RelaxedLayer, kept: dict[str, str], shapes: Shapes) -> nn.Module:
     """A plain module for what is kept of a layer: a layer of torch where one will do, else a sum, as a graph of torch.fx."""
+    if any(part == "all" and _is_matrix(layer.paths[path]) for path, part in kept.items()):
+        return _matrix(layer, kept, shapes).train(layer.training)
     root, graph = nn.Module(), fx.Graph()
     seen = graph.placeholder("inputs")
     terms: list[fx.Node] = []
@@ -203,6 +207,25 @@ def _fold(name: str, layer: RelaxedLayer, kept: dict[str, str], shapes: Shapes) 
     return module.train(layer.training)
 
 
+def _is_matrix(path: nn.Module) -> bool:
+    """Whether a path has a weight for every pair of features, or so many of them that a matrix will do as well."""
+    return isinstance(path, DensePath | OrbitPath) or (isinstance(path, LayerPath) and path.out_shape is not None)
+
+
+def _matrix(layer: RelaxedLayer, kept: dict[str, str], shapes: Shapes) -> nn.Module:
+    """All that is kept, in one linear layer."""
+    size, like = prod(shapes[0]), next(layer.parameters())
+    linear = nn.Linear(size, prod(shapes[1]), device=like.device, dtype=like.dtype)
+    zeros = like.new_zeros(1, *shapes[0])
+    linear.bias.copy_(sum((layer.paths[name](zeros)[0].flatten() for name in kept), linear.bias.new_zeros(())))
+    whole = [layer.paths[name] for name, part in kept.items() if part == "all"]
+    for some in torch.eye(size, device=like.device, dtype=like.dtype).split(_COLUMNS):
+        columns = sum(((path(some.unflatten(1, shapes[0])) - path(zeros)).flatten(1) for path in whole), like.new_zeros(()))
+        first = int(some[0].argmax())
+        linear.weight[:, first : first + len(some)] = columns.mT
+    return nn.Sequential(nn.Flatten(), linear, nn.Unflatten(1, shapes[1]))
+
+
 def _factors(root: nn.Module, graph: fx.Graph, seen: fx.Node, name: str, path: FactoredPath) -> fx.Node:
     """The two products of a factored map."""
 
@@ -223,19 +246,14 @@ def _factors(root: nn.Module, graph: fx.Graph, seen: fx.Node, name: str, path: F
 def _as_layer(path: nn.Module) -> nn.Module | None:
     """A path as a layer of torch; None where there is none."""
     match path:
-        case LayerPath():
+        case LayerPath(out_shape=None):
             return path.module
         case GroupConvPath():
             bias = None if path.bias is None else path.bias.repeat_interleave(path.group.order)
             padding = [size // 2 for size in path.kernel_size]
             return _convolution(path.filters(), bias, path.stride, padding, "circular", path.channel_groups)
         case ConvPath():
-            weight = path.dense_weight() if isinstance(path, SparseConvPath) else path.weight
-            return _convolution(weight, path.bias, path.stride, path.padding, path.padding_mode, path.groups)
-        case DensePath():
-            linear = nn.Linear(prod(path.in_shape), prod(path.out_shape), bias=path.bias is not None)
-            _set(linear, path.weight, path.bias)
-            return nn.Sequential(nn.Flatten(), linear, nn.Unflatten(1, path.out_shape))
+            return _convolution(path.filters(), path.bias, path.stride, path.padding, path.padding_mode, path.groups)
         case nn.Linear() | nn.Conv1d() | nn.Conv2d() | nn.Conv3d():
             return path
         case _:
@@ -269,9 +287,16 @@ def _without_classes(model: nn.Module) -> nn.Module:
             graph.output(graph.call_method("amax" if module.by == "max" else "mean", (fibres, 2)))
             model = replace(model, name, fx.GraphModule(nn.Module(), graph))
     for name, module in list(model.named_modules()):
-        if isinstance(module, AllConv):
-            plain = nn.Sequential(OrderedDict(module.named_children()))
+        if isinstance(module, OnGrid):
+            inner = list(module.layer.children()) if type(module.layer) is nn.Sequential else [module.layer]
+            if [type(part) for part in inner] == [nn.Flatten, nn.Linear, nn.Unflatten]:
+                plain: nn.Module = inner[1]
+            else:
+                plain = nn.Sequential(nn.Unflatten(1, module.in_shape), *inner, nn.Flatten())
             model = replace(model, name, plain.train(module.training))
+    for name, module in list(model.named_modules()):
+        if isinstance(module, AllConv):
+            model = replace(model, name, nn.Sequential(OrderedDict(module.named_children())).train(module.training))
     return model
 
 

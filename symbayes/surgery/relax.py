@@ -1,7 +1,8 @@
 """Relax: layers of any network may choose.
 
-A convolution that is relaxed becomes a `RelaxedLayer`: the convolution itself, with all its settings, and beside it paths that
-see position. Those begin so small that the network computes the same.
+A layer that is relaxed becomes a `RelaxedLayer`: the layer itself, with all its settings, and beside it paths of another
+symmetry. Those begin so small that the network computes the same. Convolutions may come to see position, or to look the same
+after turns and flips; linear layers may become convolutions, or maps that keep the symmetry of a group of permutations.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,90 +11,179 @@ from fnmatch import fnmatchcase
 from math import prod
 from typing import Any, cast
 
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
 from symbayes.adapters import torch_layer
-from symbayes.layers.conv import LayerPath
+from symbayes.groups.grids import SpaceGroup
+from symbayes.groups.group import Group
+from symbayes.groups.permutation import Permutations
+from symbayes.layers.conv import ConvPath, LayerPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
+from symbayes.layers.group_conv import SymmetricConvPath
+from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.surgery.calls import Shapes, change, observe, replace, shapes
 
 #: Which layers: patterns of their names, their types, or whatever a function of name and module says.
 Layers = str | type[nn.Module] | Sequence[str | type[nn.Module]] | Callable[[str, nn.Module], bool]
+#: What a layer may become: a word of `KINDS`, or a group whose symmetry it may gain.
+Kind = str | Group
+KINDS = ("factored", "dense", "conv")
+CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 #: Size of the outputs of a new path, relative to a map that keeps the size of its inputs.
 _UNSEEN = 1e-7
 #: How far outputs may be from what they were, relative to the largest of them.
 _SAME = 1e-6
-CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-
-
-def _factored(in_shape: tuple[int, ...], out_shape: tuple[int, ...], generator: Generator | None) -> nn.Module:
-    return FactoredPath(in_shape, out_shape, scale=_UNSEEN, generator=generator)
-
-
-def _dense(in_shape: tuple[int, ...], out_shape: tuple[int, ...], generator: Generator | None) -> nn.Module:
-    return DensePath(in_shape, out_shape, scale=_UNSEEN, generator=generator)
-
-
-#: Paths that a convolution can be given.
-PATHS = {"factored": _factored, "dense": _dense}
 
 
 def relax(
     model: nn.Module,
     example: Any,
-    to: str | Sequence[str] = "factored",
+    to: Kind | Sequence[Kind] = "factored",
     layers: Layers | None = None,
     *,
+    grid: Sequence[int] | None = None,
     generator: Generator | None = None,
 ) -> nn.Module:
-    """A copy of a model whose convolutions may come to see position, layer by layer, as far as data ask for it.
+    """A copy of a model whose layers may break their symmetry or gain one, layer by layer, as far as data ask for it.
 
     Until it is trained it computes the same. Weights, buffers, hooks, device, precision and mode are those of the model, which
     is left as it is. `sb.fit` learns how much each path is used, `sb.harden` makes plain layers of what was learned.
 
     Args:
-        model: Any module. A layer that was chosen must be called once in a forward pass, always on maps of one size.
+        model: Any module. A layer that was chosen must be called once in a forward pass, always on data of one size.
         example: A batch of inputs, for the shapes that layers see; a tuple where the model takes several.
-        to: The paths that a layer is given beside its convolution: "factored", one outer product over space for each pair of
-            channels, or "dense", a weight for every pair of features; or both.
-        layers: Which convolutions: patterns of names such as "stage2.*", types, or a function of name and module. When None,
-            all that see more than one cell and give more than one, except those that treat each channel alone.
+        to: The path that a layer is given beside what it is, or several. For convolutions: "factored", one outer product over
+            space for each pair of channels; "dense", a weight for every pair of features; or a group of turns and flips, such
+            as `groups.p4m()`, for filters that look the same after each of them. For linear layers: "conv", a convolution over
+            `grid`; or a group of permutations, such as `groups.cyclic(24)`.
+        layers: Which: patterns of names such as "stage2.*", types, or a function of name and module. When None, all that the
+            paths are for, except convolutions that see or give a single cell, or treat each channel alone.
+        grid: On which the features of linear layers lie, as [channels, *grid], flattened.
         generator: For the new weights; the global one when None.
 
     Raises:
         ValueError: If a layer cannot be relaxed, naming it; or if there is none.
     """
-    kinds = (to,) if isinstance(to, str) else tuple(to)
-    if not kinds or any(kind not in PATHS for kind in kinds):
-        raise ValueError(f"to must name some of {', '.join(PATHS)}; got {to!r}.")
+    kinds = [to] if isinstance(to, str | Group) else list(to)
+    if not kinds or any(kind not in KINDS for kind in kinds if not isinstance(kind, SpaceGroup | Permutations)):
+        raise ValueError(f"to must name some of {', '.join(KINDS)}, or be a SpaceGroup or Permutations; got {to!r}.")
+    if "conv" in kinds and grid is None:
+        raise ValueError("A linear layer can become a convolution over a grid that its features lie on: grid=(28, 28).")
     relaxed, inputs = deepcopy(model), example if isinstance(example, tuple) else (example,)
     chosen = _chosen(relaxed, layers)
     seen = _shapes(relaxed, chosen, inputs)
-    if layers is None:
-        chosen = {name: module for name, module in chosen.items() if _has_positions(seen[name])}
-    if not chosen:
+    found: dict[str, nn.Module] = {}
+    for name, module in chosen.items():
+        if layers is None and not _is_usual(module, seen[name]):
+            continue
+        try:
+            found[name] = _relaxed(module, seen[name], kinds, tuple(grid or ()), generator)
+        except _UnsuitedError as error:
+            if layers is not None:
+                raise ValueError(f"{name!r} cannot be relaxed: {error}.") from error
+    if not found:
         raise ValueError(
-            "There is no convolution to relax: none sees more than one cell and gives more than one. Say which by layers=..., "
+            f"There is no layer to relax to {' or '.join(map(_name, kinds))}: convolutions must see more than one cell and "
+            "give more than one, and the features of linear layers lie on the grid or be permuted. Say which by layers=..., "
             "or build a RelaxedLayer."
         )
-    _refuse_shared(relaxed, chosen)
-    for name, module in chosen.items():
-        relaxed = replace(relaxed, name, _relaxed(module, seen[name], kinds, generator))
+    _refuse_shared(relaxed, {name: chosen[name] for name in found})
+    for name, layer in found.items():
+        relaxed = replace(relaxed, name, layer.train(chosen[name].training))
     _check_same(model, relaxed, inputs)
     return relaxed
 
 
+class OnGrid(nn.Module):
+    """A layer over maps [n, *in_shape] for features [n, d], and its outputs as features again."""
+
+    def __init__(self, layer: nn.Module, in_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layer, self.in_shape = layer, in_shape
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return cast(Tensor, self.layer(inputs.unflatten(1, self.in_shape))).flatten(1)
+
+
+class _UnsuitedError(ValueError):
+    """Says why a path is not for a layer."""
+
+
+def _relaxed(
+    module: nn.Module, seen: Shapes, kinds: Sequence[Kind], grid: tuple[int, ...], generator: Generator | None
+) -> nn.Module:
+    """A layer, and the paths beside it that are for such a layer."""
+    weight = next(module.parameters())
+    if torch_layer(module) is nn.Linear:
+        kind = [kind for kind in kinds if kind == "conv" or isinstance(kind, Permutations)]
+        if len(kind) != 1:
+            raise _UnsuitedError(f"a linear layer takes 'conv' or one group of permutations, got {kinds}")
+        path, maps = _beside_linear(cast(nn.Linear, module), seen, kind[0], grid, generator)
+        layer = RelaxedLayer({"linear": LayerPath(module, maps[1]), _name(kind[0]): path.to(weight)})
+        return OnGrid(layer, maps[0])
+    suited = [kind for kind in kinds if kind in ("factored", "dense") or isinstance(kind, SpaceGroup)]
+    if not suited:
+        raise _UnsuitedError(f"a convolution takes 'factored', 'dense' or a group of turns and flips, got {kinds}")
+    beside = {_name(kind): _beside_convolution(cast(nn.Conv2d, module), seen, kind, generator).to(weight) for kind in suited}
+    return RelaxedLayer({**beside, "conv": LayerPath(module)})
+
+
+def _name(kind: Kind) -> str:
+    return kind if isinstance(kind, str) else kind.name.replace(" ", "_")
+
+
+def _beside_convolution(
+    conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, seen: Shapes, kind: Kind, generator: Generator | None
+) -> nn.Module:
+    if kind == "factored":
+        return FactoredPath(*seen, scale=_UNSEEN, generator=generator)
+    if kind == "dense":
+        return DensePath(*seen, scale=_UNSEEN, generator=generator)
+    assert isinstance(kind, SpaceGroup)
+    size, dims = conv.kernel_size[0], len(conv.kernel_size)
+    if dims != kind.dims or {*conv.kernel_size} != {size} or size % 2 == 0 or {*conv.stride, *conv.dilation} != {1}:
+        raise _UnsuitedError(
+            f"filters that turn by {kind.name} have {kind.dims} axes of one odd length, without stride or dilation; got {conv}"
+        )
+    padding = {"same": [size // 2] * dims, "valid": [0] * dims}[conv.padding] if isinstance(conv.padding, str) else conv.padding
+    return SymmetricConvPath(
+        conv.in_channels, conv.out_channels, kind, size, padding=padding, padding_mode=conv.padding_mode, groups=conv.groups,
+        scale=_UNSEEN, generator=generator,
+    )  # fmt: skip
+
+
+def _beside_linear(
+    linear: nn.Linear, seen: Shapes, kind: Kind, grid: tuple[int, ...], generator: Generator | None
+) -> tuple[nn.Module, Shapes]:
+    """The path, and the shapes of its inputs and outputs as maps."""
+    if len(seen[0]) != 1:
+        raise _UnsuitedError(f"a linear layer must see features [n, d], got [n, {', '.join(map(str, seen[0]))}]")
+    d_in, d_out = linear.in_features, linear.out_features
+    if not isinstance(kind, Permutations):
+        cells = prod(grid)
+        if d_in % cells or d_out % cells or cells == 1:
+            raise _UnsuitedError(f"its {d_in} and {d_out} features must be channels of a grid {grid} of {cells} cells")
+        maps = (d_in // cells, *grid), (d_out // cells, *grid)
+        kernel = [min(3, size - 1 + size % 2) for size in grid]  # odd, and no larger than the grid
+        return ConvPath(maps[0][0], maps[1][0], kernel, scale=_UNSEEN, generator=generator), maps
+    if d_in % kind.num_inputs:
+        raise _UnsuitedError(f"its {d_in} features must be channels of the {kind.num_inputs} points that {kind.name} permutes")
+    kind = kind if d_out % kind.num_outputs == 0 else kind.pooled()  # outputs that are not permuted are invariant
+    maps = (d_in // kind.num_inputs, kind.num_inputs), (d_out // kind.num_outputs, kind.num_outputs)
+    return OrbitPath(maps[0][0], maps[1][0], kind, scale=_UNSEEN, generator=generator), maps
+
+
 def _chosen(model: nn.Module, layers: Layers | None) -> dict[str, nn.Module]:
-    """The layers to be relaxed, by name."""
+    """Layers that might be relaxed, by name."""
     named = dict(model.named_modules())
     if layers is None:
         inside = tuple(f"{name}." for name, module in named.items() if isinstance(module, LinearMap | RelaxedLayer))
-        return {name: module for name, module in named.items() if _sees_neighbours(module) and not name.startswith(inside)}
+        return {name: module for name, module in named.items() if _is_layer(module) and not name.startswith(inside)}
     if callable(layers) and not isinstance(layers, type):
-        return {name: _convolution(name, module) for name, module in named.items() if layers(name, module)}
+        return {name: _layer(name, module) for name, module in named.items() if layers(name, module)}
     chosen: dict[str, nn.Module] = {}
     for one in [layers] if isinstance(layers, str | type) else layers:
         found = {
@@ -101,29 +191,34 @@ def _chosen(model: nn.Module, layers: Layers | None) -> dict[str, nn.Module]:
             for name, module in named.items()
             if (fnmatchcase(name, one) if isinstance(one, str) else isinstance(module, one))
         }
-        taken = {name: module for name, module in found.items() if torch_layer(module) in CONVOLUTIONS.values()}
+        taken = {name: module for name, module in found.items() if _is_layer(module)}
         if not taken:
             for name, module in found.items():
-                _convolution(name, module)  # which refuses it
+                _layer(name, module)  # which refuses it
             raise ValueError(f"layers must match some layer of the model; {one!r} matches none.")
         chosen |= taken
     return {name: module for name, module in named.items() if name in chosen}
 
 
-def _sees_neighbours(module: nn.Module) -> bool:
-    if torch_layer(module) not in CONVOLUTIONS.values():
-        return False
-    conv = cast(nn.Conv2d, module)
-    return max(conv.kernel_size) > 1 and not 1 < conv.groups == conv.in_channels
+def _is_layer(module: nn.Module) -> bool:
+    return torch_layer(module) in (nn.Linear, *CONVOLUTIONS.values())
 
 
-def _convolution(name: str, module: nn.Module) -> nn.Module:
-    if torch_layer(module) not in CONVOLUTIONS.values():
+def _layer(name: str, module: nn.Module) -> nn.Module:
+    if not _is_layer(module):
         raise ValueError(
-            f"Layers to be relaxed must be nn.Conv1d, nn.Conv2d or nn.Conv3d, with the forward pass of torch; {name!r} is "
-            f"a {type(module).__name__}. Leave it out, or build a RelaxedLayer."
+            "Layers to be relaxed must be nn.Conv1d, nn.Conv2d, nn.Conv3d or nn.Linear, with the forward pass of torch; "
+            f"{name!r} is a {type(module).__name__}. Leave it out, or build a RelaxedLayer."
         )
     return module
+
+
+def _is_usual(module: nn.Module, seen: Shapes) -> bool:
+    """Whether a convolution sees neighbours and other channels, and gives several cells."""
+    if torch_layer(module) is nn.Linear:
+        return True
+    conv = cast(nn.Conv2d, module)
+    return max(conv.kernel_size) > 1 and not 1 < conv.groups == conv.in_channels and prod(seen[1][1:]) > 1
 
 
 def _shapes(model: nn.Module, chosen: dict[str, nn.Module], inputs: tuple[Any, ...]) -> dict[str, Shapes]:
@@ -135,13 +230,10 @@ def _shapes(model: nn.Module, chosen: dict[str, nn.Module], inputs: tuple[Any, .
                 f"A layer to be relaxed must be called once in a forward pass; {name!r} is called {len(calls)} times for this "
                 "example. Leave it out: layers=..."
             )
-        if len(calls[0][0]) != len(cast(nn.Conv2d, chosen[name]).kernel_size) + 1:
+        axes = 1 if torch_layer(chosen[name]) is nn.Linear else len(cast(nn.Conv2d, chosen[name]).kernel_size) + 1
+        if len(calls[0][0]) < axes:
             raise ValueError(f"A layer to be relaxed must see a batch; {name!r} sees {list(calls[0][0])}. Use example[None].")
     return {name: calls[0] for name, calls in found.items()}
-
-
-def _has_positions(shapes: Shapes) -> bool:
-    return prod(shapes[1][1:]) > 1
 
 
 def _refuse_shared(model: nn.Module, chosen: dict[str, nn.Module]) -> None:
@@ -163,13 +255,6 @@ def _refuse_shared(model: nn.Module, chosen: dict[str, nn.Module]) -> None:
                     f"A layer to be relaxed must have weights of its own; {' and '.join(map(repr, holders[id(parameter)]))} "
                     f"are the same tensor. Leave {name!r} out: layers=..."
                 )
-
-
-def _relaxed(module: nn.Module, shapes: Shapes, kinds: Sequence[str], generator: Generator | None) -> nn.Module:
-    weight = next(module.parameters())
-    paths: dict[str, nn.Module] = {kind: PATHS[kind](*shapes, generator) for kind in kinds}
-    layer = RelaxedLayer({**{kind: path.to(weight) for kind, path in paths.items()}, "conv": LayerPath(module)})
-    return layer.train(module.training)
 
 
 def _check_same(model: nn.Module, relaxed: nn.Module, inputs: tuple[Any, ...]) -> None:

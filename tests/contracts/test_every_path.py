@@ -13,7 +13,7 @@ from symbayes.layers.basis import RadialBasis
 from symbayes.layers.conv import ConvPath, LayerPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import BlockPath, FactoredPath
-from symbayes.layers.group_conv import GroupConvPath, SeparableGroupPath
+from symbayes.layers.group_conv import GroupConvPath, SeparableGroupPath, SymmetricConvPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import LinearMap, Path, Shaped
 from symbayes.layers.smooth import ExpandedPath, ProjectedPath, SparseConvPath, SparseFactoredPath, SparseGroupConvPath
@@ -50,6 +50,9 @@ CASES = {
     "gconv flips": (lambda: GroupConvPath(2, 3, flips()), (4, 3, 5)),
     "gconv flips 1-d": (lambda: GroupConvPath(2, 3, flips(1), 5), (4, 7)),
     "gconv cube": (lambda: GroupConvPath(1, 1, cube(), lifting=True), (1, 3, 3, 3)),
+    "symmetric conv p4m": (lambda: SymmetricConvPath(2, 3, p4m()), (2, 4, 4)),
+    "symmetric conv flips 1-d": (lambda: SymmetricConvPath(4, 6, flips(1), 5, groups=2, bias=False), (4, 7)),
+    "symmetric conv zeros": (lambda: SymmetricConvPath(2, 3, p4(), stride=2, padding_mode="zeros"), (2, 5, 5)),
     "sparse conv 1-d": (lambda: SparseConvPath(2, 3, (5,), anchors=0.5), (2, 7)),
     "sparse conv 2-d": (lambda: SparseConvPath(2, 3, learn_lengthscale=True, learn_locations=True), (2, 5, 4)),
     "sparse conv 2-d dense": (lambda: SparseConvPath(2, 3, anchors=None, bias=False), (2, 5, 4)),
@@ -83,6 +86,7 @@ PRODUCTS = {
     "orbit of a set": (lambda: OrbitPath(2, 3, symmetric(4)), (2, 4)),
     "orbit of two cycles": (lambda: OrbitPath(2, 3, copies(cyclic(3), 2)), (2, 6)),
     "sparse factored": (lambda: SparseFactoredPath((2, 3, 3), (3, 3, 3)), (2, 3, 3)),
+    "torch's linear layer": (lambda: LayerPath(nn.Linear(6, 8), (2, 4)), (2, 3)),
     "torch's convolution": (lambda: LayerPath(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular")), (2, 4, 5)),
 }
 

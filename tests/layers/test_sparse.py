@@ -120,7 +120,7 @@ def test_dense_weights_start_as_those_of_the_dense_paths(generator):
         (SparseConvPath(20, 50, generator=generator), ConvPath(20, 50, generator=generator)),
         (SparseConvPath(20, 50, anchors=0.8, scale=0.1, generator=generator), ConvPath(20, 50, scale=0.1, generator=generator)),
     ):
-        ratio = sparse.dense_weight().square().mean() / dense.weight.square().mean()
+        ratio = sparse.filters().square().mean() / dense.weight.square().mean()
         assert ratio.item() == pytest.approx(1, rel=0.05)
     smooth = SparseFactoredPath((5, 8, 8), (20, 8, 8), scale=0.3, generator=generator)
     rough = FactoredPath((5, 8, 8), (20, 8, 8), scale=0.3, generator=generator)
@@ -140,7 +140,7 @@ def test_kronecker_factors_are_those_of_the_dense_paths_projected(learn, generat
         nn.Sequential(RelaxedLayer(chosen), nn.Tanh(), nn.Flatten(), nn.Linear(48, 3)).double() for chosen in (paths, dense)
     )
     with torch.no_grad():
-        dense["conv"].weight.copy_(paths["conv"].dense_weight())
+        dense["conv"].weight.copy_(paths["conv"].filters())
         dense["factored"].gather.weight.copy_(paths["factored"].gather.dense_weight())
         dense["factored"].scatter.weight.copy_(paths["factored"].scatter.dense_weight())
         dense_model[3].load_state_dict(sparse_model[3].state_dict())
