@@ -20,6 +20,7 @@ from symbayes.layers.path import Path
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from symbayes.models import allconv
+from symbayes.positions import AtPositions, PerPosition
 from symbayes.posterior.families import MatrixNormal, MeanField
 from symbayes.posterior.laplace import laplace_posterior
 from symbayes.posterior.posterior import Posterior
@@ -36,6 +37,7 @@ from symbayes.training.trainer import Objective, Schedule
 __version__ = "0.1.0"
 
 __all__ = [
+    "AtPositions",
     "Augerino",
     "Bernoulli",
     "Categorical",
@@ -59,6 +61,7 @@ __all__ = [
     "OrbitAverage",
     "Path",
     "PathwisePrior",
+    "PerPosition",
     "Posterior",
     "Prediction",
     "RelaxedLayer",

@@ -44,6 +44,8 @@ class Likelihood(nn.Module, ABC):
     #: Whether y = f + ε with normal noise ε that does not depend on f: normal outputs then make normal targets, and
     #: predictions need no draws.
     is_normal: ClassVar[bool] = False
+    #: Whether exact columns are so many that they are better sampled.
+    many_columns: ClassVar[bool] = False
 
     @abstractmethod
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
@@ -84,6 +86,15 @@ class Likelihood(nn.Module, ABC):
     @abstractmethod
     def link(self, mean: ManyOutputs) -> ManyOutputs:
         """Outputs f with this E[y | f]: the inverse of the first of the moments."""
+
+    def at(self, targets: Tensor) -> "Likelihood":
+        """The same for data with these targets, for what is asked without them: where some are missing, it is of the others."""
+        return self
+
+    def product(self, outputs: Outputs, vectors: Outputs) -> Outputs:
+        """F v for each datum, with the Fisher information F."""
+        columns = self.fisher_columns(outputs) * self.scales().sqrt()[:, None, None, None].to(outputs)
+        return torch.einsum("kvnc,kvn->nc", columns, torch.einsum("kvnc,nc->kvn", columns, vectors))
 
     def scales(self) -> Float[Tensor, " k"]:
         """What each part of the columns' outer product is multiplied by."""
@@ -148,8 +159,8 @@ class Likelihood(nn.Module, ABC):
             "classes and labels are probabilities and say it all, and `std`."
         )
 
-    def classes(self, mean: Outputs) -> Int[Tensor, " n"]:
-        """The most probable class of each datum, given E[y].
+    def classes(self, mean: Outputs) -> Int[Tensor, "..."]:
+        """The most probable class of each datum, or position, given E[y].
 
         Raises:
             ValueError: If there are no classes to choose from.
@@ -264,7 +275,7 @@ class Categorical(Likelihood):
     def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
         # F = MMᵀ also with M = (I − p1ᵀ) diag(√p), which needs no reflection.
         p = outputs.softmax(1)
-        signed = (outputs.log_softmax(1) / 2).exp() * _signs((samples, *p.shape), outputs, generator)
+        signed = (outputs.log_softmax(1) / 2).exp() * random_signs((samples, *p.shape), outputs, generator)
         return ((signed - p * signed.sum(-1, keepdim=True)) / samples**0.5)[None]
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
@@ -336,7 +347,7 @@ class Bernoulli(Likelihood):
         return torch.diag_embed(_bernoulli_root(outputs)).permute(1, 0, 2)[None]
 
     def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
-        signs = _signs((samples, *outputs.shape), outputs, generator)
+        signs = random_signs((samples, *outputs.shape), outputs, generator)
         return (_bernoulli_root(outputs) * signs / samples**0.5)[None]
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
@@ -431,7 +442,7 @@ class Gaussian(Likelihood):
     def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
         if not self.shared:  # outputs of different noise stay apart, so there is nothing to gain by sampling
             return self.fisher_columns(outputs)
-        return _signs((1, samples, *outputs.shape), outputs, generator) / samples**0.5
+        return random_signs((1, samples, *outputs.shape), outputs, generator) / samples**0.5
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
         return (targets - outputs) / self.noise().to(outputs).square()
@@ -481,7 +492,7 @@ def _bernoulli_root(outputs: Outputs) -> Outputs:
     return ((functional.logsigmoid(outputs) + functional.logsigmoid(-outputs)) / 2).exp()
 
 
-def _signs(shape: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
+def random_signs(shape: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
     """Random ±1, drawn where the generator lives."""
     device = generator.device if generator is not None else like.device
     return (torch.randint(0, 2, shape, generator=generator, device=device) * 2 - 1).to(like)

@@ -80,7 +80,7 @@ class Ggn(Rule):
         for inputs, targets in data.batches(self.batch_size):
             outputs, J = jacobians(inputs, differentiable=torch.is_grad_enabled())
             total = total + log_likelihood(likelihood, inputs, outputs, targets, data.number(seen))
-            columns = likelihood.fisher_columns(outputs)
+            columns = likelihood.at(targets).fisher_columns(outputs)
             rows = torch.einsum("kvnc,ncp->kvnp", columns, J).reshape(len(columns), -1, J.shape[2])
             parts = parts + rows.transpose(1, 2) @ rows
             seen += len(inputs)
@@ -290,7 +290,7 @@ def products_of(model: nn.Module, data: DataSource, likelihood: Likelihood, batc
 
     @torch.enable_grad()
     def form_of(pairs: Pairs, inputs: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        form, outputs = ggn_form(replace(linear, weights=held(model, differentiable=True)), frozen, pairs, inputs)
+        form, outputs = ggn_form(replace(linear, weights=held(model, differentiable=True)), frozen, pairs, inputs, targets)
         fit = scale * log_likelihood(likelihood, inputs, outputs, targets, None)
         return scale * form, fit - scale * form / 2
 
@@ -420,20 +420,14 @@ def ggn_product(
     linear: Linearised, data: DataSource, likelihood: Likelihood, vector: Float[Tensor, " p"], batch_size: int
 ) -> Float[Tensor, " p"]:
     """H v = Σ_n J_nᵀ L_n J_n v, over all the data."""
-    root = likelihood.scales().detach().sqrt()[:, None, None, None]
-
-    def weigh(outputs: Tensor, Jv: Tensor) -> Tensor:
-        columns = likelihood.fisher_columns(outputs) * root.to(outputs)
-        return torch.einsum("kvnc,kvn->nc", columns, torch.einsum("kvnc,nc->kvn", columns, Jv))
-
     total = torch.zeros_like(vector)
-    for inputs, _ in data.batches(batch_size):
-        total += linear.push_and_pull(inputs, vector, weigh)
+    for inputs, targets in data.batches(batch_size):
+        total += linear.push_and_pull(inputs, vector, likelihood.at(targets).product)
     return total
 
 
 def ggn_form(
-    linear: Linearised, likelihood: Likelihood, pairs: Pairs, inputs: Tensor
+    linear: Linearised, likelihood: Likelihood, pairs: Pairs, inputs: Tensor, targets: Tensor
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "n c"]]:
     """Σ xᵀ H z over pairs for one batch, and its outputs; differentiable in what the forward pass depends on beside weights."""
     total: Tensor = torch.zeros(())
@@ -441,6 +435,5 @@ def ggn_form(
     with NormsByParts():
         for x, z in pairs:
             (outputs, Jx), (_, Jz) = linear.push(inputs, x), linear.push(inputs, z)
-            columns = likelihood.fisher_columns(outputs) * likelihood.scales().sqrt()[:, None, None, None].to(outputs)
-            total = total + (torch.einsum("kvnc,nc->kvn", columns, Jx) * torch.einsum("kvnc,nc->kvn", columns, Jz)).sum()
+            total = total + (Jx * likelihood.at(targets).product(outputs, Jz)).sum()
     return total, outputs

@@ -57,14 +57,14 @@ class TangentKernel(Rule):
         total: Tensor = torch.zeros(())
         for inputs, targets in self._subsets(data, generator):
             if self.subsets is None or len(grams) < self.subsets:
-                grams.append(self._gram(jacobians, sizes, likelihood, inputs))
+                grams.append(self._gram(jacobians, sizes, likelihood, inputs, targets))
                 seen += len(inputs)
             total = total + self._log_likelihood(model, likelihood, inputs, targets)
 
         @torch.enable_grad()
         def term(precisions: Precisions, scale: float, inputs: Tensor, targets: Tensor) -> Tensor:
             fit = self._log_likelihood(model, likelihood, inputs, targets)
-            return scale * (fit - self._gram(jacobians, sizes, likelihood, inputs).log_det(precisions) / 2)
+            return scale * (fit - self._gram(jacobians, sizes, likelihood, inputs, targets).log_det(precisions) / 2)
 
         def pieces(precisions: Precisions, scale: float, generator: Generator | None) -> Iterator[Tensor]:
             for inputs, targets in islice(self._subsets(data, generator), self.subsets):
@@ -81,11 +81,14 @@ class TangentKernel(Rule):
             outputs = torch.cat([call_with(model, tensors, part) for part in chunks(inputs, self.batch_size)])
         return log_likelihood(likelihood, inputs, outputs, targets, None)
 
-    def _gram(self, jacobians: Jacobians, sizes: dict[str, int], likelihood: Likelihood, inputs: Tensor) -> "Gram":
+    def _gram(
+        self, jacobians: Jacobians, sizes: dict[str, int], likelihood: Likelihood, inputs: Tensor, targets: Tensor
+    ) -> "Gram":
         rows: list[Tensor] = []
-        for part in inputs.split(self.batch_size):
+        for part, wanted in zip(inputs.split(self.batch_size), targets.split(self.batch_size), strict=True):
             outputs, J = jacobians(part, differentiable=True)
-            rows.append(torch.einsum("kvnc,ncp->knvp", likelihood.fisher_columns(outputs), J).flatten(1, 2))
+            columns = likelihood.at(wanted).fisher_columns(outputs)
+            rows.append(torch.einsum("kvnc,ncp->knvp", columns, J).flatten(1, 2))
         together = torch.cat(rows, dim=1)
         scale = likelihood.scales().to(together).sqrt().repeat_interleave(together.shape[1])
         by_tensor = together.flatten(0, 1).split(list(sizes.values()), dim=1)

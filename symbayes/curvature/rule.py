@@ -219,7 +219,7 @@ class ExactFisher(Fisher):
     """Every column of the square root: the generalised Gauss–Newton matrix itself."""
 
     def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns:
-        return likelihood.fisher_columns(outputs)
+        return likelihood.at(targets).fisher_columns(outputs)
 
     def __str__(self) -> str:
         return "exact Fisher"
@@ -236,7 +236,7 @@ class MonteCarloFisher(Fisher):
             raise ValueError(f"samples must be at least 1, got {self.samples}.")
 
     def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns:
-        return likelihood.sampled_columns(outputs, self.samples, generator=generator)
+        return likelihood.at(targets).sampled_columns(outputs, self.samples, generator=generator)
 
     def __str__(self) -> str:
         return f"Monte-Carlo Fisher, {self.samples} sample{'s' if self.samples > 1 else ''}"

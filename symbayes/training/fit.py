@@ -11,6 +11,7 @@ from symbayes.curvature.check import trusted
 from symbayes.curvature.evaluate import autocast_precision, without_autocast
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Preconditioned
+from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.source import Data, TensorSource, as_source
 from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
@@ -104,9 +105,10 @@ def preset(problem: Problem, objective: Objective | None = None, epochs: int | N
 
 def _by_evidence(problem: Problem, epochs: int, every: int) -> Laplace:
     size = sum(weight.numel() for weight in weights(problem.model).values())
+    base = Kfac(MonteCarloFisher()) if problem.likelihood.many_columns else Kfac()
     if size > _MOST_WEIGHTS or hyperparameters(problem.model) or not isinstance(problem.data, TensorSource):
-        return Laplace(final_rule=Kfac(), hyper_every=every, symmetric_start=True)
-    final = Preconditioned(Kfac(), steps=max(1, min(_PRODUCTS, epochs // 2)), probes=2, probes_of_gamma=1)
+        return Laplace(final_rule=base, hyper_every=every, symmetric_start=True)
+    final = Preconditioned(base, steps=max(1, min(_PRODUCTS, epochs // 2)), probes=2, probes_of_gamma=1)
     return Laplace(final_rule=final, hyper_every=every, symmetric_start=True, search=ScaleSearch())
 
 

@@ -6,6 +6,7 @@ from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from symbayes.positions import PerPosition
 from tests.oracles import hessian_of
 
 OUTPUTS = torch.tensor([[0.3, -1.0, 2.0], [0.0, 0.5, -0.5]], dtype=torch.float64)
@@ -14,6 +15,7 @@ CASES = {
     "categorical, soft": (Categorical(), torch.tensor([[0.1, 0.2, 0.7], [0.0, 1.0, 0.0]], dtype=torch.float64)),
     "bernoulli, soft": (Bernoulli(), torch.tensor([[0.9, 0.1, 1.0], [0.5, 0.0, 0.3]], dtype=torch.float64)),
     "bernoulli": (Bernoulli(), torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)),
+    "labels at positions": (PerPosition(Bernoulli(), 1), torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)),
     "gaussian": (Gaussian(0.7).double(), torch.tensor([[1.0, 0.0, 1.5], [0.2, 0.0, 1.0]], dtype=torch.float64)),
     "gaussian by output": (Gaussian(0.7, outputs=3).double(), torch.zeros(2, 3, dtype=torch.float64)),
 }
@@ -39,6 +41,13 @@ def test_columns_are_a_square_root_of_the_expected_hessian(case):
         # For these likelihoods the Hessian does not depend on the target, so its expectation is itself.
         wanted = hessian_of(lambda f, n=n: -likelihood.log_prob(f[None], targets[n : n + 1]).sum())(OUTPUTS[n])
         assert_close(found[n], wanted)
+
+
+def test_products_are_those_of_the_columns(case, generator):
+    likelihood, _ = case
+    vectors = torch.randn(OUTPUTS.shape, generator=generator, dtype=OUTPUTS.dtype)
+    information = scaled(likelihood, likelihood.fisher_columns(OUTPUTS))
+    assert_close(likelihood.product(OUTPUTS, vectors).detach(), torch.einsum("ncd,nd->nc", information, vectors))
 
 
 def test_sampled_columns_agree_with_exact_ones_on_average(case, generator):

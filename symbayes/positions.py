@@ -1,0 +1,204 @@
+"""Outputs at many positions of a datum: a class for every pixel or token, with a likelihood of its own at each.
+
+Positions are independent given the outputs, so log-probabilities add up and the Fisher information has a block for each. A
+network that gives [n, c, *grid] stands in `AtPositions`, and what it gives comes as [n, positions · c], as all outputs do.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from math import prod
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor, nn
+
+from symbayes.likelihoods import Columns, Likelihood, ManyOutputs, Outputs, Setting, random_signs, register, registered
+from symbayes.scores import CalibrationScores
+
+#: Numbers in exact columns that are made at once, at most: a gigabyte.
+_MOST = 2**28
+#: Before settings of the likelihood at a position.
+_PREFIX = "of_"
+
+
+class AtPositions(nn.Module):
+    """A network whose outputs [n, c, *grid], or [n, *grid, c], are given as [n, positions · c], one position after the other.
+
+    Args:
+        network: That gives them.
+        channels_last: Whether the last axis is that of channels, as where positions are tokens.
+    """
+
+    def __init__(self, network: nn.Module, *, channels_last: bool = False) -> None:
+        super().__init__()
+        self.network, self.channels_last = network, channels_last
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.network(inputs)
+        if outputs.ndim < 3:
+            raise ValueError(
+                "A network at positions must give [n, c, *grid], or [n, *grid, c] with channels_last; got "
+                f"{tuple(outputs.shape)}."
+            )
+        return (outputs if self.channels_last else outputs.movedim(1, -1)).flatten(1)
+
+
+@register
+class PerPosition(Likelihood):
+    """A likelihood at each of many positions: outputs are [n, positions · c], targets [n, *positions] or [n, *positions, c].
+
+    Args:
+        of: At a position, such as `Categorical()`.
+        outputs: Of a position: c.
+        ignore: A class number that stands for no target: such positions count for nothing.
+        settings: Of the likelihood at a position where `of` is its name, as `settings` gives them.
+    """
+
+    many_columns = True
+
+    def __init__(self, of: Likelihood | str, outputs: int, *, ignore: int | None = None, **settings: Setting) -> None:
+        super().__init__()
+        if outputs < 1:
+            raise ValueError(f"outputs must be at least 1, those of a position; got {outputs}.")
+        given = {name.removeprefix(_PREFIX): value for name, value in settings.items()}
+        self.of = registered(of)(**given) if isinstance(of, str) else of
+        self.outputs, self.ignore = outputs, ignore
+        self._seen: Bool[Tensor, "n position"] | None = None
+
+    def at(self, targets: Tensor) -> "PerPosition":
+        if self.ignore is None:
+            return self
+        other = copy(self)
+        other._seen = (targets != self.ignore).flatten(1)
+        return other
+
+    def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
+        wanted, seen = self._targets(outputs, targets)
+        return self._by_datum(self.of.log_prob(self._flat(outputs), wanted), seen).sum(1)
+
+    def fisher_columns(self, outputs: Outputs) -> Columns:
+        columns = self._blocks(self.of.fisher_columns(self._flat(outputs)), len(outputs))
+        k, v, n, positions, c = columns.shape
+        if k * v * n * positions**2 * c > _MOST:
+            raise ValueError(
+                f"Exact columns of {n} data at {positions} positions have {k * v * n * positions**2 * c:.1g} numbers. Sample "
+                "them: Kfac(MonteCarloFisher()); or use a smaller batch_size."
+            )
+        apart = torch.diag_embed(columns.movedim(3, -1))  # [k, v, n, c, position, column]
+        return apart.permute(0, 1, 5, 2, 4, 3).flatten(4).flatten(1, 2)
+
+    def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
+        found = self.of.sampled_columns(self._flat(outputs), samples, generator=generator)
+        columns = self._blocks(found, len(outputs))
+        # Of either sign at every position, so that positions are independent on average.
+        return (columns * random_signs((*columns.shape[:4], 1), outputs, generator)).flatten(3)
+
+    def product(self, outputs: Outputs, vectors: Outputs) -> Outputs:
+        found = self.of.product(self._flat(outputs), self._flat(vectors))
+        return self._blocks(found[None, None], len(outputs))[0, 0].flatten(1)
+
+    def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
+        wanted, seen = self._targets(outputs, targets)
+        return self._by_datum(self.of.score(self._flat(outputs), wanted), seen).flatten(1)
+
+    def sample(self, outputs: Outputs, *, generator: Generator | None = None) -> Tensor:
+        return self.of.sample(self._flat(outputs), generator=generator).reshape(len(outputs), -1)
+
+    def check(self, outputs: Outputs, targets: Tensor) -> None:
+        if len(outputs) != len(targets):
+            raise ValueError(f"There must be a target for each of the {len(outputs)} data, got {len(targets)}.")
+        if outputs.shape[1] % self.outputs:
+            raise ValueError(
+                f"Outputs must be {self.outputs} at each position, [n, positions · {self.outputs}]; got {tuple(outputs.shape)}."
+            )
+        positions = outputs.shape[1] // self.outputs
+        if prod(targets.shape[1:]) not in (positions, positions * self.outputs):
+            raise ValueError(
+                f"Targets must be [n, *positions] or [n, *positions, {self.outputs}], with {positions} positions as the "
+                f"outputs have; got {tuple(targets.shape)}."
+            )
+        wanted, seen = self._targets(outputs, targets)
+        if not seen.any():
+            raise ValueError(f"Some positions must have a target; all are {self.ignore}, which is ignored.")
+        flat = seen.flatten()
+        self.of.check(self._flat(outputs)[flat], wanted[flat])
+
+    def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
+        wanted, seen = self._targets(outputs, targets)
+        found = self.of.metrics(self._flat(outputs), wanted)
+        return {name: self._by_datum(value, seen).sum(1) / seen.sum(1).clamp(min=1) for name, value in found.items()}
+
+    def moments(self, outputs: ManyOutputs) -> tuple[ManyOutputs, ManyOutputs]:
+        mean, variance = self.of.moments(outputs.unflatten(-1, (-1, self.outputs)))
+        return mean.flatten(-2), variance.flatten(-2)
+
+    def link(self, mean: ManyOutputs) -> ManyOutputs:
+        return self.of.link(mean.unflatten(-1, (-1, self.outputs))).flatten(-2)
+
+    def scales(self) -> Float[Tensor, " k"]:
+        return self.of.scales()
+
+    @property
+    def learns_noise(self) -> bool:
+        return self.of.learns_noise
+
+    def noise(self) -> Float[Tensor, " k"]:
+        return self.of.noise()
+
+    def check_noise(self) -> None:
+        self.of.check_noise()
+
+    def noise_statistics(self, outputs: Float[Tensor, "*batch n c"], targets: Tensor) -> Float[Tensor, "*batch _"]:
+        """Those at a position, and the number of positions."""
+        wanted, seen = self._targets(outputs.flatten(0, -3)[: len(targets)] if outputs.ndim > 2 else outputs, targets)
+        flat = seen.flatten()
+        found = self.of.noise_statistics(outputs.unflatten(-1, (-1, self.outputs)).flatten(-3, -2)[..., flat, :], wanted[flat])
+        return torch.cat([found, flat.sum().to(found).expand(*found.shape[:-1], 1)], -1)
+
+    def update_noise(self, statistics: Float[Tensor, " _"], effective: float, num_data: int, damping: float) -> None:
+        self.of.update_noise(statistics[:-1], effective, round(float(statistics[-1])), damping)
+
+    def settings(self) -> Mapping[str, Setting]:
+        own: dict[str, Setting] = {"of": type(self.of).__name__, "outputs": self.outputs, "ignore": self.ignore}
+        return {**own, **{f"{_PREFIX}{name}": value for name, value in self.of.settings().items()}}
+
+    def interval(self, mean: Outputs, std: Outputs, level: float) -> tuple[Outputs, Outputs]:
+        low, high = self.of.interval(self._flat(mean), self._flat(std), level)
+        return low.reshape(mean.shape), high.reshape(mean.shape)
+
+    def classes(self, mean: Outputs) -> Int[Tensor, "n position"]:
+        return self.of.classes(self._flat(mean)).unflatten(0, (len(mean), -1))
+
+    def check_calibration(self) -> None:
+        self.of.check_calibration()
+
+    def calibrate(self, mean: Outputs, std: Outputs, targets: Tensor, bins: int) -> CalibrationScores:
+        wanted, seen = self._targets(mean, targets)
+        flat = seen.flatten()
+        return self.of.calibrate(self._flat(mean)[flat], self._flat(std)[flat], wanted[flat], bins)
+
+    def extra_repr(self) -> str:
+        return f"outputs={self.outputs}, ignore={self.ignore}"
+
+    def _flat(self, outputs: Outputs) -> Float[Tensor, "m k"]:
+        """Positions as data."""
+        return outputs.unflatten(1, (-1, self.outputs)).flatten(0, 1)
+
+    def _targets(self, outputs: Outputs, targets: Tensor) -> tuple[Tensor, Bool[Tensor, "n position"]]:
+        """Targets of positions as data, and which there are; any will do in place of those that are ignored."""
+        positions = outputs.shape[1] // self.outputs
+        single = prod(targets.shape[1:]) == positions and not targets.is_floating_point()
+        wanted = targets.reshape(len(targets) * positions, *(() if single else (-1,)))
+        if self.ignore is None:
+            return wanted, torch.ones(len(targets), positions, dtype=torch.bool, device=targets.device)
+        seen = (targets != self.ignore).flatten(1)
+        return torch.where(seen.flatten(), wanted, 0), seen
+
+    def _by_datum(self, values: Tensor, seen: Bool[Tensor, "n position"]) -> Tensor:
+        """What was found at positions as data, with zeros where there is no target."""
+        found = values.unflatten(0, seen.shape)
+        return torch.where(seen.view(*seen.shape, *(1 for _ in found.shape[2:])), found, 0)
+
+    def _blocks(self, columns: Float[Tensor, "k v m c"], count: int) -> Float[Tensor, "k v n position c"]:
+        found = columns.unflatten(2, (count, -1))
+        return found if self._seen is None else found * self._seen[:, :, None]

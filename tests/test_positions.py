@@ -1,0 +1,232 @@
+"""A likelihood at every position: equal to that of positions as data, and its curvature to that of the exact GGN."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, jacrev
+from torch.testing import assert_close
+
+import symbayes as sb
+from symbayes.curvature import ExactFisher, Ggn, Kfac, TangentKernel
+from symbayes.curvature.ggn import products_of
+from symbayes.data.source import as_source
+from tests.oracles import hessian_of
+
+CPU = torch.device("cpu")
+GENERATOR = torch.Generator().manual_seed(0)
+#: Three data at four positions, with three outputs at each.
+OUTPUTS = torch.randn(3, 12, generator=GENERATOR, dtype=torch.float64)
+CLASSES = torch.tensor([[[0, 1], [2, -1]], [[-1, -1], [1, 1]], [[2, 2], [0, 1]]])
+VALUES = torch.randn(3, 2, 2, 3, generator=GENERATOR, dtype=torch.float64)
+CASES = {
+    "classes": (sb.PerPosition(sb.Categorical(), 3), CLASSES.abs()),
+    "some classes": (sb.PerPosition(sb.Categorical(), 3, ignore=-1), CLASSES),
+    "labels": (sb.PerPosition(sb.Bernoulli(), 3), (VALUES > 0).double()),
+    "values": (sb.PerPosition(sb.Gaussian(0.7).double(), 3), VALUES),
+    "values, each with its noise": (sb.PerPosition(sb.Gaussian(0.7, outputs=3).double(), 3), VALUES),
+}
+
+
+@pytest.fixture(params=CASES, ids=str)
+def case(request):
+    return CASES[request.param]
+
+
+def apart(likelihood, targets):
+    """Outputs and targets of all positions that have one, as data, and the datum of each."""
+    flat = targets.flatten(0, 2)
+    seen = flat != -1 if likelihood.ignore == -1 else torch.ones(12, dtype=torch.bool)
+    return OUTPUTS.reshape(12, 3)[seen], flat[seen], torch.arange(3).repeat_interleave(4)[seen]
+
+
+def scaled(likelihood, columns):
+    return torch.einsum("k,kvnc,kvnd->ncd", likelihood.scales().to(columns).detach(), columns, columns)
+
+
+def test_log_probabilities_and_metrics_are_those_of_positions_as_data(case):
+    likelihood, targets = case
+    outputs, wanted, datum = apart(likelihood, targets)
+    each = likelihood.of.log_prob(outputs, wanted)
+    assert_close(likelihood.log_prob(OUTPUTS, targets), torch.zeros(3).to(each).index_add(0, datum, each))
+    for name, found in likelihood.metrics(OUTPUTS, targets).items():
+        of_each = likelihood.of.metrics(outputs, wanted)[name]
+        assert_close(found, torch.stack([of_each[datum == n].mean() for n in range(3)]))
+
+
+def test_columns_and_products_are_of_the_expected_hessian_of_what_was_observed(case, generator):
+    likelihood, targets = case
+    here = likelihood.at(targets)
+    found = scaled(here, here.fisher_columns(OUTPUTS))
+    for n in range(3):
+        wanted = hessian_of(lambda f, n=n: -likelihood.log_prob(f[None], targets[n : n + 1]).sum())(OUTPUTS[n])
+        assert_close(found[n], wanted)
+    vectors = torch.randn(OUTPUTS.shape, generator=generator, dtype=OUTPUTS.dtype)
+    assert_close(here.product(OUTPUTS, vectors).detach(), torch.einsum("ncd,nd->nc", found, vectors))
+
+
+def test_sampled_columns_agree_with_exact_ones_on_average(case, generator):
+    likelihood, targets = case
+    here = likelihood.at(targets)
+    if isinstance(likelihood.of, sb.Gaussian) and not likelihood.of.shared:  # whose outputs stay apart, in one column each
+        found = sum(scaled(here, here.sampled_columns(OUTPUTS, 1, generator=generator)) for _ in range(4000)) / 4000
+    else:
+        found = scaled(here, here.sampled_columns(OUTPUTS, 20_000, generator=generator))
+    assert_close(found, scaled(here, here.fisher_columns(OUTPUTS)), atol=0.1, rtol=0.05)
+
+
+def test_the_score_is_the_derivative_of_the_log_probability(case):
+    likelihood, targets = case
+    outputs = OUTPUTS.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(likelihood.log_prob(outputs, targets).sum(), outputs)
+    assert_close(likelihood.score(OUTPUTS, targets).detach(), wanted)
+
+
+def test_samples_and_moments_are_those_of_each_position(case, generator):
+    likelihood, _ = case
+    mean, variance = likelihood.moments(OUTPUTS)
+    for found, of_each in zip((mean, variance), likelihood.of.moments(OUTPUTS.reshape(12, 3)), strict=True):
+        assert_close(found, of_each.reshape(3, 12))
+    assert_close(likelihood.moments(likelihood.link(mean))[0], mean)
+    drawn = likelihood.sample(OUTPUTS, generator=generator)
+    assert drawn.shape == (3, 12 if likelihood.of.sample(OUTPUTS[:, :3]).ndim > 1 else 4)
+    likelihood.check(OUTPUTS, drawn.detach())
+
+
+def test_it_is_made_again_from_its_settings(case):
+    likelihood, targets = case
+    again = sb.PerPosition(**likelihood.settings()).double()
+    again.load_state_dict(likelihood.state_dict())
+    assert_close(again.log_prob(OUTPUTS, targets), likelihood.log_prob(OUTPUTS, targets))
+
+
+def test_a_noise_is_learned_from_all_positions():
+    alone, together = sb.Gaussian(0.7).double(), sb.PerPosition(sb.Gaussian(0.7).double(), 3)
+    statistics = sum(together.noise_statistics(OUTPUTS[n : n + 1], VALUES[n : n + 1]) for n in range(3))
+    together.update_noise(statistics, 2.5, 3, 0.5)
+    alone.update_noise(alone.noise_statistics(OUTPUTS.reshape(12, 3), VALUES.reshape(12, 3)), 2.5, 12, 0.5)
+    assert_close(together.noise(), alone.noise())
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (CLASSES[:2], "a target for each of the 3 data, got 2"),
+        (CLASSES[:, :1], r"with 4 positions as the outputs have; got \(3, 1, 2\)"),
+        (CLASSES + 1, "must lie in 0 … 2"),
+        (torch.full_like(CLASSES, -1), "all are -1, which is ignored"),
+    ],
+)
+def test_targets_that_cannot_be_are_refused(targets, message):
+    with pytest.raises(ValueError, match=message):
+        sb.PerPosition(sb.Categorical(), 3, ignore=-1).check(OUTPUTS, targets)
+
+
+def test_outputs_that_are_not_at_positions_are_refused():
+    with pytest.raises(ValueError, match=r"must be 5 at each position, \[n, positions · 5\]; got \(3, 12\)"):
+        sb.PerPosition(sb.Categorical(), 5).check(OUTPUTS, CLASSES)
+    with pytest.raises(ValueError, match=r"must give \[n, c, \*grid\]"):
+        sb.AtPositions(nn.Linear(2, 3))(torch.zeros(1, 2))
+    huge = torch.zeros(64, 4096 * 10)
+    with pytest.raises(ValueError, match="Sample them"):
+        sb.PerPosition(sb.Categorical(), 10).fisher_columns(huge)
+
+
+class UNet(nn.Module):
+    """With one way down and up, and a skip."""
+
+    def __init__(self, c=2, classes=3):
+        super().__init__()
+        self.first, self.down = nn.Conv2d(1, c, 3, padding=1), nn.Conv2d(c, c, 3, stride=2, padding=1)
+        self.up, self.last = nn.Upsample(scale_factor=2), nn.Conv2d(2 * c, classes, 1)
+
+    def forward(self, inputs):
+        fine = torch.tanh(self.first(inputs))
+        return self.last(torch.cat([fine, self.up(torch.tanh(self.down(fine)))], 1))
+
+
+class Tokens(nn.Module):
+    """A class for every token."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.hidden, self.head = nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        features = self.embed(inputs)
+        return self.head(torch.tanh(self.hidden(features) + features.mean(1, keepdim=True)))
+
+
+def a_network(kind, generator):
+    torch.manual_seed(0)
+    if kind == "pixels":
+        model, inputs = sb.AtPositions(UNet()).double(), torch.randn(4, 1, 4, 4, generator=generator, dtype=torch.float64)
+        targets = torch.randint(-1, 3, (4, 4, 4), generator=generator)
+    else:
+        model, inputs = sb.AtPositions(Tokens(), channels_last=True).double(), torch.randint(0, 7, (4, 5), generator=generator)
+        targets = torch.randint(-1, 3, (4, 5), generator=generator)
+    return model, inputs, targets
+
+
+def exact_ggn(model, inputs, targets):
+    """Σ over positions that have a target, one by one, by Jacobians of the whole model."""
+    named = dict(model.named_parameters())
+    jacobians = jacrev(lambda weights: functional_call(model, weights, (inputs,)))(named)
+    J = torch.cat([jacobians[name].flatten(2) for name in named], 2).unflatten(1, (-1, 3))  # [n, position, class, p]
+    probabilities = model(inputs).unflatten(1, (-1, 3)).softmax(2)
+    L = torch.diag_embed(probabilities) - probabilities[..., :, None] * probabilities[..., None, :]
+    return torch.einsum("nscp,nscd,nsdq,ns->pq", J, L, J, (targets.flatten(1) != -1).double()).detach()
+
+
+@pytest.mark.parametrize("kind", ["pixels", "tokens"])
+@pytest.mark.parametrize("rule", [Ggn(batch_size=3), TangentKernel(4, None)], ids=str)
+def test_the_log_determinant_is_that_of_the_exact_ggn(kind, rule, generator):
+    model, inputs, targets = a_network(kind, generator)
+    H = exact_ggn(model, inputs, targets)
+    prior = sb.ScalarPrior(model)
+    data, likelihood = as_source((inputs, targets), CPU), sb.PerPosition(sb.Categorical(), 3, ignore=-1)
+    found = rule.curvature(model, data, likelihood, generator=generator)
+    wanted = torch.logdet(H + torch.eye(len(H), dtype=H.dtype))
+    log_det = found.log_det({name: value.detach() for name, value in prior.precisions().items()})
+    assert float(log_det) == pytest.approx(float(wanted), rel=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["pixels", "tokens"])
+def test_products_are_those_of_the_exact_ggn(kind, generator):
+    model, inputs, targets = a_network(kind, generator)
+    H = exact_ggn(model, inputs, targets)
+    data, likelihood = as_source((inputs, targets), CPU), sb.PerPosition(sb.Categorical(), 3, ignore=-1)
+    vector = torch.randn(len(H), generator=generator, dtype=H.dtype)
+    assert_close(products_of(model, data, likelihood, 3).product(vector), H @ vector, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["pixels", "tokens"])
+def test_kronecker_factors_see_what_was_observed_alone(kind, generator):
+    """Of the last layer, whose gradients are those of outputs: its factor is the exact sum over positions."""
+    model, inputs, targets = a_network(kind, generator)
+    data, likelihood = as_source((inputs, targets), CPU), sb.PerPosition(sb.Categorical(), 3, ignore=-1)
+    name = "network.last.bias" if kind == "pixels" else "network.head.bias"
+    names = [name for name, _ in model.named_parameters()]
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    start = sum(sizes[: names.index(name)])
+    wanted = exact_ggn(model, inputs, targets)[start : start + 3, start : start + 3]
+    found = Kfac(ExactFisher()).curvature(model, data, likelihood).blocks[name]
+    vectors = torch.eye(3, dtype=wanted.dtype)
+    turned = torch.stack([found.turn(vector) for vector in vectors], 1)
+    assert_close(turned.T @ torch.diag(found.eigenvalues.flatten()) @ turned, wanted, rtol=1e-8, atol=1e-10)
+
+
+def test_a_network_for_pixels_is_learned_predicts_and_is_saved(tmp_path, generator):
+    images = torch.randn(200, 1, 4, 4, generator=generator)
+    targets = (images[:, 0] > 0).long() + (images[:, 0] > 1)
+    targets[:, 0, 0] = -1
+    torch.manual_seed(0)
+    likelihood = sb.PerPosition(sb.Categorical(), 3, ignore=-1)
+    result = sb.fit(sb.AtPositions(UNet(4)), (images, targets), likelihood=likelihood, epochs=30, progress=False)
+    assert result.evaluate((images, targets))["accuracy"] > 0.8
+    said = result.predict(images[:5])
+    assert said.mean.shape == (5, 48)
+    assert likelihood.classes(said.mean).shape == (5, 16)
+    assert result.calibration((images, targets)) is not None
+    result.save(tmp_path / "run")
+    again = sb.load_result(tmp_path / "run", sb.AtPositions(UNet(4)))
+    assert again.evaluate((images, targets))["nll"] == pytest.approx(result.evaluate((images, targets))["nll"], rel=1e-4)
