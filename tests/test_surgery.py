@@ -155,7 +155,7 @@ class Own(nn.Conv2d):
         (
             nn.Sequential(nn.Flatten(), nn.Linear(16, 2)),
             {"layers": "1"},
-            "'1' cannot be relaxed: a linear layer takes 'conv'",
+            "'1' cannot be relaxed: a linear layer takes conv",
         ),
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {"layers": "0"}, "'0' is a Flatten"),
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {"to": "conv"}, r"grid=\(28, 28\)"),
@@ -185,6 +185,129 @@ class Own(nn.Conv2d):
 def test_what_cannot_be_relaxed_is_named(model, given, message, generator):
     with pytest.raises(ValueError, match=message):
         sb.relax(model, torch.randn(2, 1, 4, 4, generator=generator), **given)
+
+
+class Attends(nn.Module):
+    """With a linear layer that is not called as a module, and one that is called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.attention = nn.Conv2d(1, 8, 3, padding=1), nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, inputs):
+        tokens = self.conv(inputs).flatten(2).mT
+        return self.head(self.head(self.attention(tokens, tokens, tokens)[0].mean(1)))
+
+
+def test_layers_that_paths_are_not_for_are_left_alone(generator):
+    relaxed = sb.relax(Attends(), torch.randn(4, 1, 6, 6, generator=generator))
+    assert [name for name, module in relaxed.named_modules() if isinstance(module, RelaxedLayer)] == ["conv"]
+
+
+@pytest.mark.parametrize("std", [1e-3, 0.0])
+def test_layers_that_give_little_are_relaxed(std, generator):
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Flatten())
+    nn.init.normal_(model[0].weight, std=std)
+    nn.init.zeros_(model[0].bias)
+    assert isinstance(sb.relax(model, torch.randn(4, 1, 6, 6, generator=generator))[0], RelaxedLayer)
+
+
+class Many(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs), inputs
+
+
+class ByName(Twice):
+    def forward(self, inputs):
+        return self.conv(input=inputs)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "message"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), Many(4, 2)), {}, "must give a tensor, got a tuple"),
+        (ByName(), {}, "'conv' is called otherwise"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.LazyLinear(2)), {}, "'1.weight' has none yet"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 16)), {"to": "conv", "grid": (0, 3)}, r"got \(0, 3\)"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 16)), {"to": "conv", "grid": (1, 1, 4, 4)}, "one to three axes"),
+        (nn.Sequential(nn.Conv2d(1, 1, 3, padding=(1, 2))), {"to": sb.p4m(), "layers": "0"}, None),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), {"to": "conv", "grid": 16}, "'1': its 16 and 5 features must be"),
+    ],
+)
+def test_what_is_asked_for_wrongly_is_said(model, given, message, generator):
+    inputs = torch.randn(2, 1, 4, 4, generator=generator)
+    if message is None:
+        sb.relax(model, inputs, **given)
+        return
+    with pytest.raises(ValueError, match=message):
+        sb.relax(model, inputs, **given)
+
+
+def test_maps_that_do_not_turn_into_themselves_are_refused(generator):
+    with pytest.raises(ValueError, match="'0' cannot be relaxed"):
+        sb.relax(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1)), torch.randn(2, 1, 4, 6, generator=generator), sb.p4m(), "0")
+
+
+def test_parts_of_relaxed_layers_are_not_relaxed_again(generator):
+    inputs = torch.randn(2, 1, 4, 4, generator=generator)
+    once = sb.relax(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1)), inputs)
+    with pytest.raises(ValueError, match="is a RelaxedLayer"):
+        sb.relax(once, inputs, "dense", layers="0*")
+    with pytest.raises(ValueError, match="matches none"):
+        sb.relax(once, inputs, "dense", layers=nn.Conv2d)
+
+
+def test_a_group_may_have_any_name(generator):
+    inputs = torch.randn(5, 6, generator=generator)
+    for name in ("linear", "my.group"):
+        group = sb.groups.Permutations({"r": [1, 2, 3, 4, 5, 0]}, name=name)
+        relaxed = sb.relax(nn.Sequential(nn.Linear(6, 6)), inputs, group)
+        assert len(relaxed[0].layer.paths) == 2
+
+
+def test_a_linear_layer_that_is_left_alone_is_itself(generator):
+    inputs = torch.randn(20, 6, generator=generator)
+    model = nn.Sequential(nn.Linear(6, 6, bias=False), nn.ReLU(), nn.Linear(6, 6)).requires_grad_(False)
+    calls = []
+    model[0].register_forward_hook(lambda *given: calls.append(1))
+    plain = sb.harden(sb.relax(model, inputs, sb.groups.cyclic(6)), inputs)
+    assert_close(plain.state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert not any(parameter.requires_grad for parameter in plain.parameters())
+    calls.clear()
+    plain(inputs)
+    assert calls == [1]
+
+
+def test_hooks_that_are_not_linear_are_no_plain_layers(generator):
+    inputs = torch.randn(20, 6, generator=generator)
+    model = nn.Sequential(nn.Linear(6, 6))
+    model[0].register_forward_pre_hook(lambda _, args: (args[0].tanh(),))
+    relaxed = sb.relax(model, inputs, sb.groups.cyclic(6))
+    with torch.no_grad():
+        for parameter in relaxed[0].layer.paths["cyclic_shift"].parameters():
+            parameter.normal_(generator=generator)
+    with pytest.raises(ValueError, match="Remove hooks that change what relaxed layers see or give"):
+        sb.harden(relaxed, inputs)
+
+
+def test_modes_of_modules_stay_as_they_are(generator):
+    inputs = torch.randn(4, 1, 4, 4, generator=generator)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2)).train()
+    model[1].eval()
+    plain = sb.harden(sb.relax(model, inputs), inputs)
+    assert [module.training for module in plain] == [True, False]
+
+
+def test_hardening_is_in_the_precision_of_weights(generator):
+    inputs = torch.randn(20, 6, generator=generator)
+    relaxed = sb.relax(nn.Sequential(nn.Linear(6, 6)), inputs, sb.groups.cyclic(6))
+    with torch.no_grad():
+        for parameter in relaxed[0].layer.paths["cyclic_shift"].parameters():
+            parameter.normal_(generator=generator)
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = sb.harden(relaxed, inputs)
+    assert_close(plain(inputs), relaxed(inputs))
 
 
 @pytest.mark.parametrize("to", ["factored", "dense"])

@@ -89,7 +89,9 @@ class ConvPath(Path):
 
     @property
     def group(self) -> Group | None:
-        return Translation() if self.padding_mode == "circular" else None
+        """Exact where the map wraps around, and would keep its size without a stride."""
+        kept = all(2 * size == kernel - 1 for size, kernel in zip(self.padding, self.kernel_size, strict=True))
+        return Translation() if self.padding_mode == "circular" and kept else None
 
     @property
     def inner_group(self) -> Group:

@@ -21,7 +21,15 @@ def observe(
     found: dict[Place, list[Noted]] = {place: [] for place in modules}
 
     def hook(place: Place) -> Callable[..., None]:
-        return lambda module, args, output: found[place].append(note(args[0], output))
+        def noting(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if not args or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
+                raise ValueError(
+                    f"A {type(module).__name__} must be called with a tensor, not by keyword, and give one; {place!r} is "
+                    "called otherwise."
+                )
+            found[place].append(note(args[0], output))
+
+        return noting
 
     handles = [module.register_forward_hook(hook(place)) for place, module in modules.items()]
     try:
@@ -47,10 +55,24 @@ def replace(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
     return model
 
 
-def change(model: nn.Module, other: nn.Module, inputs: tuple[Any, ...]) -> float:
-    """The largest difference of outputs, relative to the largest output."""
+def outputs_of(model: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
+    """What a model gives for the example, in evaluation mode.
+
+    Raises:
+        ValueError: If that is no tensor.
+    """
     with torch.no_grad(), evaluating(model):
-        before = model(*inputs)
-    with torch.no_grad(), evaluating(other):
-        after = other(*inputs)
-    return float((after - before).abs().max()) / max(float(before.abs().max()), torch.finfo(before.dtype).tiny)
+        outputs = model(*inputs)
+    if not isinstance(outputs, Tensor):
+        raise ValueError(f"The model must give a tensor, got a {type(outputs).__name__}. Choose one in a module around it.")
+    return outputs
+
+
+def difference(outputs: Tensor, others: Tensor) -> float:
+    """The largest, relative to the largest output, or to 1 where that is smaller."""
+    return float((outputs - others).abs().max()) / max(1.0, float(others.abs().max()))
+
+
+def change(model: nn.Module, other: nn.Module, inputs: tuple[Any, ...]) -> float:
+    """The difference of what two models give."""
+    return difference(outputs_of(other, inputs), outputs_of(model, inputs))

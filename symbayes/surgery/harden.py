@@ -13,13 +13,15 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial, reduce
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, fx, nn
+from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from symbayes.curvature.evaluate import evaluating
+from symbayes.curvature.evaluate import evaluating, without_autocast
 from symbayes.layers.conv import ConvPath, LayerPath, PaddingMode
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
@@ -27,7 +29,7 @@ from symbayes.layers.group_conv import GroupConvPath, GroupPool
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.models import AllConv
-from symbayes.surgery.calls import Shapes, change, observe, replace, shapes
+from symbayes.surgery.calls import Shapes, change, difference, observe, outputs_of, replace, shapes
 from symbayes.surgery.relax import CONVOLUTIONS, OnGrid
 
 _log = logging.getLogger("symbayes")
@@ -80,7 +82,8 @@ def harden(model: nn.Module, example: Any, *, off: float = 1e-3) -> nn.Module:
         model: With relaxed layers, such as `result.model`.
         example: A batch of inputs, by which is told what a path is for: data as in training, some hundreds of them.
         off: Paths are removed, those that give least first, while outputs change by less than this share of their variance over
-            the example, all together. A path that is used for its biases alone becomes a map of them.
+            the example, all together. A path that is used for its biases alone becomes a map of them. A path with a weight for
+            every pair of features, or of a group of permutations, becomes one matrix with all that stands beside it.
 
     Raises:
         ValueError: If something cannot be written as plain layers, naming it.
@@ -105,12 +108,19 @@ def hardened(model: nn.Module, example: Any, *, off: float = 1e-3) -> Hardened:
                 f"A stride that follows the content of each datum is no plain layer; {name!r} has one. Build the network with "
                 "equivariant_stride=False."
             )
-    parts, shapes = _parts(plain, relaxed, inputs, off)
+    with without_autocast():
+        return _hardened(model, plain, relaxed, inputs, off)
+
+
+def _hardened(
+    model: nn.Module, plain: nn.Module, relaxed: dict[str, RelaxedLayer], inputs: tuple[Any, ...], off: float
+) -> Hardened:
+    parts, shapes, left = _parts(plain, relaxed, inputs, off)
     words: dict[str, tuple[tuple[str, ...], str]] = {}
     for name, layer in relaxed.items():
         kept = {path: parts[name, path] for path in layer.paths if parts[name, path] != "nothing"}
-        left = " + ".join(path if part == "all" else f"{part} of {path}" for path, part in kept.items())
-        words[name] = tuple(path for path in layer.paths if path not in kept), left or "nothing"
+        summands = " + ".join(path if part == "all" else f"{part} of {path}" for path, part in kept.items())
+        words[name] = tuple(path for path in layer.paths if path not in kept), summands or "nothing"
         plain = replace(plain, name, _fold(name, layer, kept, shapes[name]))
     plain = _without_classes(plain)
     for name, module in plain.named_modules():
@@ -119,7 +129,12 @@ def hardened(model: nn.Module, example: Any, *, off: float = 1e-3) -> Hardened:
                 f"A hardened model must be made of plain layers; {name or 'the model'!r} is a {type(module).__name__}. For an "
                 "OrbitAverage, harden its network, and train with result.augmentation()."
             )
-    plain.train(model.training)
+    wrong = difference(outputs_of(plain, inputs).double(), left)
+    if not wrong <= torch.finfo(next(model.parameters()).dtype).eps ** 0.5:
+        raise ValueError(
+            f"Plain layers must give what the paths that are kept give; outputs differ by {wrong:.1e} of the largest. Remove "
+            "hooks that change what relaxed layers see or give, and use an example that is finite."
+        )
     return Hardened(
         plain,
         words,
@@ -133,13 +148,15 @@ def hardened(model: nn.Module, example: Any, *, off: float = 1e-3) -> Hardened:
 @torch.no_grad()
 def _parts(
     model: nn.Module, layers: dict[str, RelaxedLayer], inputs: tuple[Any, ...], off: float
-) -> tuple[dict[_Place, str], dict[str, Shapes]]:
-    """What is left of every path, and the shapes that layers see and give."""
+) -> tuple[dict[_Place, str], dict[str, Shapes], Tensor]:
+    """What is left of every path, the shapes that layers see and give, and what the model then gives."""
     paths = {(name, path): module for name, layer in layers.items() for path, module in layer.paths.items()}
     seen = observe(model, layers, inputs, shapes)
     for name, calls in seen.items():
         if not calls:
             raise ValueError(f"A layer to be hardened must be called for the example; {name!r} is not.")
+        if len(set(calls)) > 1:
+            raise ValueError(f"A layer to be hardened must see data of one size; {name!r} sees {sorted(set(calls))}.")
     like = {name: next(layer.parameters()) for name, layer in layers.items()}
     constants = {place: path(like[place[0]].new_zeros(1, *seen[place[0]][0][0])) for place, path in paths.items()}
     energies = observe(model, paths, inputs, lambda _, given: float(given.double().square().sum()))
@@ -153,18 +170,19 @@ def _parts(
     handles = [path.register_forward_hook(partial(leave, place)) for place, path in paths.items()]
     try:
         with evaluating(model):
-            whole = model(*inputs).double()
+            whole = outputs_of(model, inputs).double()
             allowed = off * float((whole - whole.mean(0)).square().sum())
             for place in sorted(paths, key=energies.__getitem__):
                 for part in ("nothing", "biases") if constants[place].any() else ("nothing",):
                     parts[place] = part
-                    if float((model(*inputs).double() - whole).square().sum()) <= allowed:
+                    if float((outputs_of(model, inputs).double() - whole).square().sum()) <= allowed:
                         break
                     parts[place] = "all"
+            left = outputs_of(model, inputs).double()
     finally:
         for handle in handles:
             handle.remove()
-    return parts, {name: calls[0] for name, calls in seen.items()}
+    return parts, {name: calls[0] for name, calls in seen.items()}, left
 
 
 @torch.no_grad()
@@ -208,22 +226,39 @@ def _fold(name: str, layer: RelaxedLayer, kept: dict[str, str], shapes: Shapes) 
 
 
 def _is_matrix(path: nn.Module) -> bool:
-    """Whether a path has a weight for every pair of features, or so many of them that a matrix will do as well."""
+    """Whether a path has a weight for every pair of features, or is of a group of permutations."""
     return isinstance(path, DensePath | OrbitPath) or (isinstance(path, LayerPath) and path.out_shape is not None)
 
 
 def _matrix(layer: RelaxedLayer, kept: dict[str, str], shapes: Shapes) -> nn.Module:
-    """All that is kept, in one linear layer."""
-    size, like = prod(shapes[0]), next(layer.parameters())
-    linear = nn.Linear(size, prod(shapes[1]), device=like.device, dtype=like.dtype)
-    zeros = like.new_zeros(1, *shapes[0])
-    linear.bias.copy_(sum((layer.paths[name](zeros)[0].flatten() for name in kept), linear.bias.new_zeros(())))
-    whole = [layer.paths[name] for name, part in kept.items() if part == "all"]
-    for some in torch.eye(size, device=like.device, dtype=like.dtype).split(_COLUMNS):
-        columns = sum(((path(some.unflatten(1, shapes[0])) - path(zeros)).flatten(1) for path in whole), like.new_zeros(()))
-        first = int(some[0].argmax())
-        linear.weight[:, first : first + len(some)] = columns.mT
+    """All that is kept, in one linear layer: that which was relaxed, where nothing else is."""
+    paths, like = {name: layer.paths[name] for name in kept}, next(layer.parameters())
+    (first, *others) = paths.values()
+    if isinstance(first, LayerPath) and not others:
+        linear = first.module
+    else:
+        zeros = like.new_zeros(1, *shapes[0])
+        bias = torch.stack([path(zeros)[0].flatten() for path in paths.values()]).sum(0)
+        weight = torch.stack([_weight(path, shapes) for name, path in paths.items() if kept[name] == "all"]).sum(0)
+        d_out, d_in = weight.shape
+        linear = nn.Linear(d_in, d_out, bias=bool(bias.any()), device=like.device, dtype=like.dtype)
+        _set(linear, weight, bias if bias.any() else None)
     return nn.Sequential(nn.Flatten(), linear, nn.Unflatten(1, shapes[1]))
+
+
+def _weight(path: nn.Module, shapes: Shapes) -> Float[Tensor, "d_out d_in"]:
+    """The matrix of a linear map: its own where it has one, else column by column."""
+    if isinstance(path, DensePath):
+        return path.weight
+    if isinstance(path, LayerPath) and path.out_shape is not None:
+        return cast(nn.Linear, path.module).weight
+    size, like = prod(shapes[0]), next(path.parameters())
+    constant, columns = path(like.new_zeros(1, *shapes[0])), []
+    for start in range(0, size, _COLUMNS):
+        some = torch.arange(start, min(start + _COLUMNS, size), device=like.device)
+        units = functional.one_hot(some, size).to(like).unflatten(1, shapes[0])
+        columns.append((path(units) - constant).flatten(1))
+    return torch.cat(columns).T
 
 
 def _factors(root: nn.Module, graph: fx.Graph, seen: fx.Node, name: str, path: FactoredPath) -> fx.Node:

@@ -5,6 +5,7 @@ symmetry. Those begin so small that the network computes the same. Convolutions 
 after turns and flips; linear layers may become convolutions, or maps that keep the symmetry of a group of permutations.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
@@ -12,6 +13,7 @@ from math import prod
 from typing import Any, cast
 
 from torch import Generator, Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from symbayes.adapters import torch_layer
 from symbayes.groups.grids import SpaceGroup
@@ -44,7 +46,7 @@ def relax(
     to: Kind | Sequence[Kind] = "factored",
     layers: Layers | None = None,
     *,
-    grid: Sequence[int] | None = None,
+    grid: int | Sequence[int] | None = None,
     generator: Generator | None = None,
 ) -> nn.Module:
     """A copy of a model whose layers may break their symmetry or gain one, layer by layer, as far as data ask for it.
@@ -52,13 +54,17 @@ def relax(
     Until it is trained it computes the same. Weights, buffers, hooks, device, precision and mode are those of the model, which
     is left as it is. `sb.fit` learns how much each path is used, `sb.harden` makes plain layers of what was learned.
 
+    By default `sb.fit` begins with paths that break a symmetry nearly off. Where a layer may gain one, that is the layer
+    itself: to go on from trained weights, use `objective=sb.Laplace()`.
+
     Args:
         model: Any module. A layer that was chosen must be called once in a forward pass, always on data of one size.
         example: A batch of inputs, for the shapes that layers see; a tuple where the model takes several.
         to: The path that a layer is given beside what it is, or several. For convolutions: "factored", one outer product over
             space for each pair of channels; "dense", a weight for every pair of features; or a group of turns and flips, such
             as `groups.p4m()`, for filters that look the same after each of them. For linear layers: "conv", a convolution over
-            `grid`; or a group of permutations, such as `groups.cyclic(24)`.
+            `grid`; or a group of permutations of their features, which lie as [channels, points], such as
+            `groups.cyclic(24)`. Outputs that are no multiple of its points become invariant.
         layers: Which: patterns of names such as "stage2.*", types, or a function of name and module. When None, all that the
             paths are for, except convolutions that see or give a single cell, or treat each channel alone.
         grid: On which the features of linear layers lie, as [channels, *grid], flattened.
@@ -67,28 +73,34 @@ def relax(
     Raises:
         ValueError: If a layer cannot be relaxed, naming it; or if there is none.
     """
-    kinds = [to] if isinstance(to, str | Group) else list(to)
-    if not kinds or any(kind not in KINDS for kind in kinds if not isinstance(kind, SpaceGroup | Permutations)):
-        raise ValueError(f"to must name some of {', '.join(KINDS)}, or be a SpaceGroup or Permutations; got {to!r}.")
-    if "conv" in kinds and grid is None:
-        raise ValueError("A linear layer can become a convolution over a grid that its features lie on: grid=(28, 28).")
+    kinds = _kinds(to)
+    cells = () if grid is None else (grid,) if isinstance(grid, int) else tuple(grid)
+    if ("conv" in kinds and not cells) or len(cells) > 3 or any(size < 1 for size in cells):
+        raise ValueError(
+            "A linear layer can become a convolution over a grid of one to three axes that its features lie on, such as "
+            f"grid=(28, 28); got {grid}."
+        )
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise ValueError(f"A model to be relaxed must have all its weights; {name!r} has none yet. Call the model once.")
     relaxed, inputs = deepcopy(model), example if isinstance(example, tuple) else (example,)
-    chosen = _chosen(relaxed, layers)
-    seen = _shapes(relaxed, chosen, inputs)
+    chosen = _chosen(relaxed, layers, kinds)
+    seen = _shapes(relaxed, chosen, inputs, skip=layers is None)
     found: dict[str, nn.Module] = {}
-    for name, module in chosen.items():
-        if layers is None and not _is_usual(module, seen[name]):
-            continue
+    reasons = []
+    for name in seen:
         try:
-            found[name] = _relaxed(module, seen[name], kinds, tuple(grid or ()), generator)
+            if layers is None:
+                _check_usual(chosen[name], seen[name])
+            found[name] = _relaxed(chosen[name], seen[name], kinds, cells, generator)
         except _UnsuitedError as error:
             if layers is not None:
                 raise ValueError(f"{name!r} cannot be relaxed: {error}.") from error
+            reasons.append(f" {name!r}: {error}.")
     if not found:
         raise ValueError(
-            f"There is no layer to relax to {' or '.join(map(_name, kinds))}: convolutions must see more than one cell and "
-            "give more than one, and the features of linear layers lie on the grid or be permuted. Say which by layers=..., "
-            "or build a RelaxedLayer."
+            f"There is no layer to relax to {' or '.join(map(_name, kinds))}.{''.join(reasons)} Say which by layers=..., or "
+            "build a RelaxedLayer."
         )
     _refuse_shared(relaxed, {name: chosen[name] for name in found})
     for name, layer in found.items():
@@ -108,6 +120,13 @@ class OnGrid(nn.Module):
         return cast(Tensor, self.layer(inputs.unflatten(1, self.in_shape))).flatten(1)
 
 
+def _kinds(to: Kind | Sequence[Kind]) -> list[Kind]:
+    kinds = [to] if isinstance(to, str) or not isinstance(to, Sequence) else list(to)
+    if not kinds or any(kind not in KINDS for kind in kinds if not isinstance(kind, SpaceGroup | Permutations)):
+        raise ValueError(f"to must name some of {', '.join(KINDS)}, or be a SpaceGroup or Permutations; got {to!r}.")
+    return kinds
+
+
 class _UnsuitedError(ValueError):
     """Says why a path is not for a layer."""
 
@@ -120,19 +139,27 @@ def _relaxed(
     if torch_layer(module) is nn.Linear:
         kind = [kind for kind in kinds if kind == "conv" or isinstance(kind, Permutations)]
         if len(kind) != 1:
-            raise _UnsuitedError(f"a linear layer takes 'conv' or one group of permutations, got {kinds}")
+            raise _UnsuitedError(f"a linear layer takes conv or one group of permutations, not {_names(kinds)}")
         path, maps = _beside_linear(cast(nn.Linear, module), seen, kind[0], grid, generator)
         layer = RelaxedLayer({"linear": LayerPath(module, maps[1]), _name(kind[0]): path.to(weight)})
         return OnGrid(layer, maps[0])
     suited = [kind for kind in kinds if kind in ("factored", "dense") or isinstance(kind, SpaceGroup)]
     if not suited:
-        raise _UnsuitedError(f"a convolution takes 'factored', 'dense' or a group of turns and flips, got {kinds}")
+        raise _UnsuitedError(f"a convolution takes factored, dense or a group of turns and flips, not {_names(kinds)}")
     beside = {_name(kind): _beside_convolution(cast(nn.Conv2d, module), seen, kind, generator).to(weight) for kind in suited}
     return RelaxedLayer({**beside, "conv": LayerPath(module)})
 
 
 def _name(kind: Kind) -> str:
-    return kind if isinstance(kind, str) else kind.name.replace(" ", "_")
+    """Of the path."""
+    if isinstance(kind, str):
+        return kind
+    name = re.sub(r"\W", "_", kind.name)
+    return f"{name}_group" if name in (*KINDS, "linear") else name
+
+
+def _names(kinds: Sequence[Kind]) -> str:
+    return " and ".join(map(_name, kinds))
 
 
 def _beside_convolution(
@@ -148,6 +175,10 @@ def _beside_convolution(
         raise _UnsuitedError(
             f"filters that turn by {kind.name} have {kind.dims} axes of one odd length, without stride or dilation; got {conv}"
         )
+    try:
+        kind.check_grid(seen[0][1:])
+    except ValueError as error:
+        raise _UnsuitedError(str(error)) from error
     padding = {"same": [size // 2] * dims, "valid": [0] * dims}[conv.padding] if isinstance(conv.padding, str) else conv.padding
     return SymmetricConvPath(
         conv.in_channels, conv.out_channels, kind, size, padding=padding, padding_mode=conv.padding_mode, groups=conv.groups,
@@ -176,12 +207,13 @@ def _beside_linear(
     return OrbitPath(maps[0][0], maps[1][0], kind, scale=_UNSEEN, generator=generator), maps
 
 
-def _chosen(model: nn.Module, layers: Layers | None) -> dict[str, nn.Module]:
-    """Layers that might be relaxed, by name."""
-    named = dict(model.named_modules())
+def _chosen(model: nn.Module, layers: Layers | None, kinds: Sequence[Kind]) -> dict[str, nn.Module]:
+    """Layers that might be relaxed, by name; those that are parts of others, which know them, are not."""
+    every = dict(model.named_modules())
+    inside = tuple(f"{name}." if name else "" for name, module in every.items() if isinstance(module, LinearMap | RelaxedLayer))
+    named = {name: module for name, module in every.items() if not inside or not name.startswith(inside) or not name}
     if layers is None:
-        inside = tuple(f"{name}." for name, module in named.items() if isinstance(module, LinearMap | RelaxedLayer))
-        return {name: module for name, module in named.items() if _is_layer(module) and not name.startswith(inside)}
+        return {name: module for name, module in named.items() if _is_layer(module) and _is_for(module, kinds)}
     if callable(layers) and not isinstance(layers, type):
         return {name: _layer(name, module) for name, module in named.items() if layers(name, module)}
     chosen: dict[str, nn.Module] = {}
@@ -213,27 +245,35 @@ def _layer(name: str, module: nn.Module) -> nn.Module:
     return module
 
 
-def _is_usual(module: nn.Module, seen: Shapes) -> bool:
-    """Whether a convolution sees neighbours and other channels, and gives several cells."""
+def _is_for(module: nn.Module, kinds: Sequence[Kind]) -> bool:
+    """Whether some kind is for such a layer."""
     if torch_layer(module) is nn.Linear:
-        return True
+        return any(kind == "conv" or isinstance(kind, Permutations) for kind in kinds)
+    return any(kind in ("factored", "dense") or isinstance(kind, SpaceGroup) for kind in kinds)
+
+
+def _check_usual(module: nn.Module, seen: Shapes) -> None:
+    """Refuse a convolution that sees no neighbours or other channels, or gives a single cell."""
+    if torch_layer(module) is nn.Linear:
+        return
     conv = cast(nn.Conv2d, module)
-    return max(conv.kernel_size) > 1 and not 1 < conv.groups == conv.in_channels and prod(seen[1][1:]) > 1
+    if max(conv.kernel_size) == 1 or 1 < conv.groups == conv.in_channels or prod(seen[1][1:]) == 1:
+        raise _UnsuitedError("it sees or gives a single cell, or treats each channel alone")
 
 
-def _shapes(model: nn.Module, chosen: dict[str, nn.Module], inputs: tuple[Any, ...]) -> dict[str, Shapes]:
-    """What each layer sees and gives for a datum."""
+def _shapes(model: nn.Module, chosen: dict[str, nn.Module], inputs: tuple[Any, ...], *, skip: bool) -> dict[str, Shapes]:
+    """What each layer sees and gives for a datum; of those that are not called, nothing."""
     found = observe(model, chosen, inputs, shapes)
     for name, calls in found.items():
-        if len(calls) != 1:
+        if len(calls) > 1 or (not calls and not skip):
             raise ValueError(
                 f"A layer to be relaxed must be called once in a forward pass; {name!r} is called {len(calls)} times for this "
                 "example. Leave it out: layers=..."
             )
         axes = 1 if torch_layer(chosen[name]) is nn.Linear else len(cast(nn.Conv2d, chosen[name]).kernel_size) + 1
-        if len(calls[0][0]) < axes:
+        if calls and len(calls[0][0]) < axes:
             raise ValueError(f"A layer to be relaxed must see a batch; {name!r} sees {list(calls[0][0])}. Use example[None].")
-    return {name: calls[0] for name, calls in found.items()}
+    return {name: calls[0] for name, calls in found.items() if calls}
 
 
 def _refuse_shared(model: nn.Module, chosen: dict[str, nn.Module]) -> None:

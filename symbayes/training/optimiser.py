@@ -168,7 +168,10 @@ class Descent(ABC):
 
     @abstractmethod
     def set(self, learning_rate: float, penalties: Sequence[float] | Tensor) -> None:
-        """For the steps to come: the learning rate, and δ/N for each parameter."""
+        """For the steps to come: the learning rate, and δ/N for each parameter.
+
+        Parameters that are `slow` have `share` times the learning rate; one that does not read it moves all of them alike.
+        """
 
     @abstractmethod
     def step(self, gradients: tuple[Tensor, ...]) -> None:
@@ -319,7 +322,8 @@ class ProximalAdam(Descent):
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Become what `state_dict` gave. Rotations lie in other memory then: steps must be captured again."""
-        self._numbers.copy_(state["numbers"])
+        numbers = state["numbers"]
+        self._numbers.copy_(numbers if len(numbers) == 3 else torch.cat([numbers, numbers[1:]]))  # earlier, all moved alike
         self._launched = int(state["launched"])
         for index, parameter in enumerate(self.parameters):
             self.means[index].copy_(state[f"mean.{index}"])

@@ -5,9 +5,11 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from symbayes.groups.grids import p4m
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
+from symbayes.layers.group_conv import SymmetricConvPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout
 
@@ -97,3 +99,9 @@ def test_tensors_know_their_layer_path_and_symmetry():
 def test_what_cannot_be_is_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_a_convolution_that_changes_the_size_of_its_map_claims_no_exact_symmetry():
+    for padding, exact in (((1, 1), True), ((0, 0), False), ((2, 2), False)):
+        assert (ConvPath(1, 1, padding=padding).group is not None) == exact
+        assert (SymmetricConvPath(1, 1, p4m(), padding=padding).group is not None) == exact

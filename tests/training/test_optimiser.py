@@ -65,3 +65,14 @@ def test_slow_parameters_move_as_alone_at_a_lower_rate(rotated, generator):
         optimisers[1].step((first,))
         optimisers[2].step((second,))
     assert_close(together, alone)
+
+
+def test_what_was_saved_when_all_parameters_moved_alike_is_read(generator):
+    weights = [nn.Parameter(torch.randn(3, generator=generator))]
+    optimiser = ProximalAdam(weights)
+    optimiser.set(0.1, [1.0])
+    saved = optimiser.state_dict()
+    saved["numbers"] = saved["numbers"][:2].clone()
+    again = ProximalAdam(weights)
+    again.load_state_dict(saved)
+    assert (float(again.rate), float(again.slow_rate)) == (pytest.approx(0.1), pytest.approx(0.1))
