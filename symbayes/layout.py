@@ -27,7 +27,7 @@ from symbayes.adapters import maps_inside, padding_row, uncalled
 from symbayes.groups.grids import SpaceGroup
 from symbayes.groups.group import Group
 from symbayes.layers.basis import RadialBasis
-from symbayes.layers.path import Averaging, LinearMap, RowForm, Rows
+from symbayes.layers.path import Averaging, LinearMap, RowForm, Rows, Splitting
 from symbayes.layers.relaxed import RelaxedLayer
 
 Kind = Literal["weight", "bias", "shape"]
@@ -113,6 +113,8 @@ class Site:
     part: str = ""
     #: Copies of each datum that the module sees in a batch, side by side, inside an average over transformations.
     copies: int = 1
+    #: Parts of each of these that it sees for themselves, side by side in a batch.
+    parts: int = 1
     #: Blocks and sides of the weight as it is stored; None where it is frozen, or no matrix.
     matrix: tuple[int, int, int] | None = None
     #: Whether the form speaks of the forward pass that the module has when it says that weights meet a datum once.
@@ -125,28 +127,30 @@ class Site:
 
     def rows(self, inputs: Tensor) -> Rows:
         """The rows of what the map saw."""
-        return self.form.rows(inputs).fold(self.copies)
+        return self.form.rows(inputs).join(self.parts).fold(self.copies)
 
     def mean_rows(self, inputs: Tensor, budget: int, *, distinct: bool) -> Iterator[Rows]:
         """Rows, or distinct rows, averaged over copies; for as many data at a time as stay below a budget of numbers."""
         copies = self.copies
         if copies > 1 and self.form.structure == "dense":
             # Rows are linear in what a map sees: those of the mean are the mean of those of all copies.
-            inputs, copies = inputs.unflatten(0, (-1, copies)).mean(1), 1
-        at_once = max(1, budget // max(1, self.form.rows(inputs[:copies], distinct=distinct).values.numel()))
-        for chunk in torch.split(inputs, at_once * copies):
-            yield self.form.rows(chunk, distinct=distinct).fold(copies).mean_over_copies()
+            inputs, copies = inputs.unflatten(0, (-1, copies, self.parts)).mean(1).flatten(0, 1), 1
+        seen = copies * self.parts
+        at_once = max(1, budget // max(1, self.form.rows(inputs[:seen], distinct=distinct).values.numel()))
+        for chunk in torch.split(inputs, at_once * seen):
+            yield self.form.rows(chunk, distinct=distinct).join(self.parts).fold(copies).mean_over_copies()
 
     def gradient_rows(self, gradients: Float[Tensor, "v m *rest"]) -> GradientRows:
         """The rows of gradients with respect to the output, for several columns."""
-        rows = Rows(self.form.output_rows(gradients.flatten(0, 1)), self.form.copies).fold(self.copies)
+        rows = Rows(self.form.output_rows(gradients.flatten(0, 1)), self.form.copies).join(self.parts).fold(self.copies)
         return rows.values.unflatten(0, (len(gradients), -1))
 
     def summed_gradient_rows(self, gradients: Float[Tensor, "v m *rest"]) -> Float[Tensor, "vn s block d_out"]:
         """The same, summed over copies; columns and data side by side."""
         if self.copies > 1:
-            gradients = gradients.unflatten(1, (-1, self.copies)).sum(2)
-        return Rows(self.form.output_rows(gradients.flatten(0, 1)), self.form.copies).sum_over_copies().values
+            gradients = gradients.unflatten(1, (-1, self.copies, self.parts)).sum(2).flatten(1, 2)
+        rows = Rows(self.form.output_rows(gradients.flatten(0, 1)), self.form.copies)
+        return rows.join(self.parts).sum_over_copies().values
 
     def bias_gradients(self, gradients: GradientRows) -> Float[Tensor, "v n p"]:
         """The gradient of the bias for every column and datum on its own."""
@@ -269,16 +273,14 @@ def _sites(
     modules: Mapping[str, nn.Module], parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, WeightTensor]
 ) -> dict[str, Site]:
     """Every linear map of a model that has trainable weights."""
-    averaged = {
-        f"{_join(name, child)}.": copies
-        for name, module in modules.items()
-        if isinstance(module, Averaging)
-        for child, copies in module.copies_inside.items()
-    }
+    averaged = _inside({name: module.copies_inside for name, module in modules.items() if isinstance(module, Averaging)})
+    split = _inside({name: module.parts_inside for name, module in modules.items() if isinstance(module, Splitting)})
     never_called = {_join(name, child) for name, module in modules.items() for child in uncalled(module)}
     found: dict[str, Site] = {}
     for name, module in modules.items():
-        copies = prod(copies for prefix, copies in averaged.items() if f"{name}.".startswith(prefix))
+        copies, parts = (
+            prod(count for prefix, count in inside.items() if f"{name}.".startswith(prefix)) for inside in (averaged, split)
+        )
         for inner in maps_inside(module) if name not in never_called else ():
             named = (_join(name, tensor) for tensor in (inner.weight, inner.bias))
             weight, bias = (tensor if tensor in tensors else None for tensor in named)
@@ -286,8 +288,13 @@ def _sites(
                 matrix = _matrix(inner.form, parameters[weight].shape) if weight else None
                 once = not inner.part and _may_meet_once(module, inner.form)
                 own = _join(name, inner.name)
-                found[own] = Site(own, inner.form, weight, bias, name, inner.part, copies, matrix, once)
+                found[own] = Site(own, inner.form, weight, bias, name, inner.part, copies, parts, matrix, once)
     return found
+
+
+def _inside(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """What modules say of their children, by the beginning of the names of all that is in these."""
+    return {f"{_join(name, child)}.": count for name, of in counts.items() for child, count in of.items()}
 
 
 def _matrix(form: RowForm, shape: torch.Size) -> tuple[int, int, int] | None:

@@ -10,6 +10,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
+from symbayes.curvature import Diagonal, Ggn
+from symbayes.data.source import as_source
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout
@@ -164,7 +166,6 @@ class Own(nn.Conv2d):
             {"to": "conv", "grid": (4, 4), "layers": "1"},
             r"'1' cannot be relaxed: its 16 and 2 features must be channels of a grid \(4, 4\) of 16 cells",
         ),
-        (nn.Sequential(nn.Linear(4, 4)), {"to": sb.groups.cyclic(4), "layers": "0"}, r"must see features \[n, d\], got"),
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), {"to": sb.groups.cyclic(5), "layers": "1"}, "the 5 points that cyclic"),
         (Twice(), {"to": sb.groups.Translation()}, "to must name some of factored, dense, conv, or be a SpaceGroup"),
         (
@@ -366,12 +367,30 @@ def test_networks_of_the_library_are_hardened_where_strides_are_plain(paths, gen
 
 
 MLP = nn.Sequential(nn.Flatten(), nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 12), nn.ReLU(), nn.Linear(12, 5))
+
+
+class Mixer(nn.Module):
+    """Tokens are mixed by one linear layer, the same for all channels, and channels by another, the same for all tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.tokens, self.channels = nn.Linear(2, 3), nn.Linear(12, 24), nn.Linear(3, 3)
+        self.head = nn.Linear(3, 5)
+
+    def forward(self, inputs):
+        features = torch.tanh(self.embed(inputs.mT)).mT  # [n, 3, 12]
+        features = torch.tanh(self.tokens(features)).mT  # [n, 24, 3]
+        return self.head(self.channels(features).tanh().mean(1))
+
+
 #: Networks that may gain a symmetry: with what they may become, the layers that are relaxed, and the shape of a datum.
 GAINS = {
     "conv": (MLP, {"to": "conv", "grid": (3, 4)}, ["1", "3"], (1, 3, 4)),
     "conv 1-d": (MLP, {"to": "conv", "grid": (12,)}, ["1", "3"], (12,)),
     "cyclic": (MLP, {"to": sb.groups.cyclic(12)}, ["1", "3", "5"], (12,)),
     "sets": (MLP, {"to": sb.groups.symmetric(6)}, ["1", "3", "5"], (2, 6)),
+    "mixer": (Mixer(), {"to": "conv", "grid": (4, 3)}, ["tokens"], (2, 12)),
+    "mixer, cyclic": (Mixer(), {"to": sb.groups.cyclic(12), "layers": "tokens"}, ["tokens"], (2, 12)),
     "turns": (
         nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 5, padding="same", groups=2), nn.Flatten()),
         {"to": sb.groups.p4m()},
@@ -417,6 +436,20 @@ def test_what_they_are_breaks_the_symmetry_of_what_they_may_become(gain):
         gained = next(path for path in layer.paths if path not in (own, "factored"))
         assert of_layer[own] == {True}
         assert of_layer[gained] == {False}
+
+
+def test_their_curvature_is_that_of_the_exact_ggn(gain, generator):
+    _, relaxed, _, inputs = gain
+    with torch.no_grad():
+        for parameter in relaxed.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype) / 3)
+    outputs = relaxed(inputs[:4])
+    data = as_source((inputs[:4], torch.zeros_like(outputs).detach()), torch.device("cpu"))
+    found = Diagonal(batch_size=3).curvature(relaxed, data, sb.Gaussian()).blocks
+    wanted = Ggn(joint=False).curvature(relaxed, data, sb.Gaussian()).blocks
+    for name, block in wanted.items():
+        trace = found[name].eigenvalues.sum()
+        assert_close(trace, block.eigenvalues.sum(), rtol=1e-8, atol=1e-12, msg=name)
 
 
 @pytest.mark.parametrize("kept", ["what it was", "what it may become", "both"])

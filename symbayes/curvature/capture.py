@@ -277,7 +277,8 @@ class Capture:
                 f"Module {name!r} ran twice in one forward pass. The curvature of weights shared between calls is not known "
                 "to the row form; give each call a module of its own."
             )
-        size = self._size * self._of_source[name][0].copies
+        site = self._of_source[name][0]
+        size = self._size * site.copies * site.parts
         if len(inputs) != size or len(outputs) != size:
             raise RuntimeError(
                 f"Module {name!r} must get the data along its first axis so that its curvature is of each datum: there are "

@@ -290,7 +290,7 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
 
     def check_alone(part: int, name: str, gradients: Tensor) -> None:
         site = layout.sites[name]
-        by_datum = gradients[0].unflatten(0, (-1, site.copies)).abs().flatten(1).amax(1)
+        by_datum = gradients[0].unflatten(0, (-1, site.copies * site.parts)).abs().flatten(1).amax(1)
         by_datum[one] = 0
         if (by_datum > 0).any():
             raise RuntimeError(

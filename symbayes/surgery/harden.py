@@ -327,12 +327,23 @@ def _without_classes(model: nn.Module) -> nn.Module:
             if [type(part) for part in inner] == [nn.Flatten, nn.Linear, nn.Unflatten]:
                 plain: nn.Module = inner[1]
             else:
-                plain = nn.Sequential(nn.Unflatten(1, module.in_shape), *inner, nn.Flatten())
+                plain = nn.Sequential(*_split(module), *inner, *_joined(module))
             model = replace(model, name, plain.train(module.training))
     for name, module in list(model.named_modules()):
         if isinstance(module, AllConv):
             model = replace(model, name, nn.Sequential(OrderedDict(module.named_children())).train(module.training))
     return model
+
+
+def _split(module: OnGrid) -> list[nn.Module]:
+    """From features to maps, parts of a datum side by side in a batch."""
+    others = len(module.others)
+    return [*([nn.Flatten(0, others)] if others else []), nn.Unflatten(1, module.in_shape)]
+
+
+def _joined(module: OnGrid) -> list[nn.Module]:
+    """From maps to features."""
+    return [nn.Flatten(), *([nn.Unflatten(0, (-1, *module.others))] if module.others else [])]
 
 
 def _count(model: nn.Module) -> int:

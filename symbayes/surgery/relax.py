@@ -24,7 +24,7 @@ from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import SymmetricConvPath
 from symbayes.layers.orbit import OrbitPath
-from symbayes.layers.path import LinearMap
+from symbayes.layers.path import LinearMap, Splitting
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.surgery.calls import Shapes, change, observe, replace, shapes
 
@@ -109,15 +109,29 @@ def relax(
     return relaxed
 
 
-class OnGrid(nn.Module):
-    """A layer over maps [n, *in_shape] for features [n, d], and its outputs as features again."""
+class OnGrid(nn.Module, Splitting):
+    """A layer over maps [n, *in_shape] for features [n, *others, d], and its outputs as features again.
 
-    def __init__(self, layer: nn.Module, in_shape: tuple[int, ...]) -> None:
+    Args:
+        layer: Over maps.
+        in_shape: Of a map, as which d features are seen.
+        others: The axes beside features; the layer sees each of their entries for itself.
+    """
+
+    def __init__(self, layer: nn.Module, in_shape: tuple[int, ...], others: tuple[int, ...] = ()) -> None:
         super().__init__()
-        self.layer, self.in_shape = layer, in_shape
+        self.layer, self.in_shape, self.others = layer, in_shape, others
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return cast(Tensor, self.layer(inputs.unflatten(1, self.in_shape))).flatten(1)
+        if inputs.shape[1:] != (*self.others, prod(self.in_shape)):
+            wanted = ", ".join(map(str, ("n", *self.others, prod(self.in_shape))))
+            raise ValueError(f"A layer on a grid must see [{wanted}], as in the example; got {tuple(inputs.shape)}.")
+        outputs = cast(Tensor, self.layer(inputs.reshape(-1, *self.in_shape)))
+        return outputs.reshape(len(inputs), *self.others, -1)
+
+    @property
+    def parts_inside(self) -> dict[str, int]:
+        return {"layer": prod(self.others)}
 
 
 def _kinds(to: Kind | Sequence[Kind]) -> list[Kind]:
@@ -140,9 +154,9 @@ def _relaxed(
         kind = [kind for kind in kinds if kind == "conv" or isinstance(kind, Permutations)]
         if len(kind) != 1:
             raise _UnsuitedError(f"a linear layer takes conv or one group of permutations, not {_names(kinds)}")
-        path, maps = _beside_linear(cast(nn.Linear, module), seen, kind[0], grid, generator)
+        path, maps = _beside_linear(cast(nn.Linear, module), kind[0], grid, generator)
         layer = RelaxedLayer({"linear": LayerPath(module, maps[1]), _name(kind[0]): path.to(weight)})
-        return OnGrid(layer, maps[0])
+        return OnGrid(layer, maps[0], seen[0][:-1])
     suited = [kind for kind in kinds if kind in ("factored", "dense") or isinstance(kind, SpaceGroup)]
     if not suited:
         raise _UnsuitedError(f"a convolution takes factored, dense or a group of turns and flips, not {_names(kinds)}")
@@ -187,11 +201,9 @@ def _beside_convolution(
 
 
 def _beside_linear(
-    linear: nn.Linear, seen: Shapes, kind: Kind, grid: tuple[int, ...], generator: Generator | None
+    linear: nn.Linear, kind: Kind, grid: tuple[int, ...], generator: Generator | None
 ) -> tuple[nn.Module, Shapes]:
     """The path, and the shapes of its inputs and outputs as maps."""
-    if len(seen[0]) != 1:
-        raise _UnsuitedError(f"a linear layer must see features [n, d], got [n, {', '.join(map(str, seen[0]))}]")
     d_in, d_out = linear.in_features, linear.out_features
     if not isinstance(kind, Permutations):
         cells = prod(grid)
