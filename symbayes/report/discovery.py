@@ -120,12 +120,10 @@ def generator_map(matrix: Sequence[Numbers], names: Sequence[str], limit: Number
     labels, cell = [*map(_short, names), "1"], _CELLS / (len(names) + 1)
     every = max(1, round(0.5 + 7 / cell))  # labels of very many coordinates would lie on each other
     places = [at for at in range(len(labels)) if at % every == 0 or at == len(names)]
-    _small(figure, _CELLS + 76)
-    figure.update_layout(margin={"b": 10})
     ticks = {"tickvals": places, "ticktext": [label(labels[at]) for at in places], "tickfont": {"size": max(7, min(11, cell))}}
     frame = {"title": None, "showgrid": False, "mirror": True, "ticks": "", "fixedrange": True, "constrain": "domain"}
-    figure.update_xaxes(side="top", tickangle=-90, **ticks, **frame)
-    figure.update_yaxes(autorange="reversed", scaleanchor="x", **ticks, **frame)
+    x = {"side": "top", "tickangle": -90, **ticks, **frame}
+    _small(figure, _CELLS + 76, x=x, y={"autorange": "reversed", "scaleanchor": "x", **ticks, **frame}, margin={"b": 10})
     return figure
 
 
@@ -139,9 +137,8 @@ def level_lines(times: Numbers, series: Sequence[Numbers], title: str = "") -> F
         line = {"color": RUN_COLOURS[index % len(RUN_COLOURS)], "width": 1.8}
         look = {"mode": "lines", "line": line, "hovertemplate": "%{y:.4g} at %{x:.4g}<extra></extra>"}
         figure.add_trace(Scatter(x=times[::step], y=values[::step], **look))
-    _small(figure)
     low, high = _ends((value for values in series for value in values), _LEAST_RANGE)
-    figure.update_yaxes(range=[low, high], title=_small_title(title))
+    _small(figure, y={"range": [low, high], "title": _small_title(title)})
     return figure
 
 
@@ -153,8 +150,7 @@ def error_line(times: Numbers, errors: Numbers | None) -> Figure | None:
     look = {"mode": "lines", "line": {"color": RUN_COLOURS[1], "width": 1.8}}
     hover = "%{y:.3g} at %{x:.4g}<extra></extra>"
     figure = Figure(Scatter(x=[x for x, _ in points], y=[y for _, y in points], hovertemplate=hover, **look))
-    _small(figure)
-    figure.update_yaxes(title=_small_title("rms distance"), **log_axis([y for _, y in points]))
+    _small(figure, y={"title": _small_title("rms distance"), **log_axis([y for _, y in points])})
     return figure
 
 
@@ -173,11 +169,8 @@ def portrait(found: Portrait) -> Figure:
                 x=[x for x, _ in points], y=[y for _, y in points], name=name, hovertemplate=hover, connectgaps=False, **look
             )
         )
-    _small(figure, 330)
-    first, second = (label(name) for name in found.names)
-    figure.update_xaxes(title=_small_title(first))
-    figure.update_yaxes(title=_small_title(second))
-    figure.update_layout(showlegend=False)
+    first, second = (_small_title(label(name)) for name in found.names)
+    _small(figure, 330, x={"title": first}, y={"title": second})
     return figure
 
 
@@ -201,14 +194,25 @@ def _mark(figure: Figure, threshold: Number) -> None:
     figure.add_annotation(text=words, showarrow=False, font={"size": 12, "color": "#A04000"}, **place)
 
 
-def _small(figure: Figure, height: int = 230) -> None:
+def _small(
+    figure: Figure,
+    height: int = 230,
+    *,
+    x: Mapping[str, Any] | None = None,
+    y: Mapping[str, Any] | None = None,
+    margin: Mapping[str, int] | None = None,
+) -> None:
     """The look of one of many panels."""
-    style(figure, height)
-    figure.update_layout(
-        font={"size": 12}, margin={"l": 40, "r": 12, "t": 10, "b": 40}, showlegend=False, hoverlabel={"font": {"size": 11}}
+    style(
+        figure,
+        height,
+        x={"title": _small_title("time"), "nticks": 7, **(x or {})},
+        y={"nticks": 6, **(y or {})},
+        font={"size": 12},
+        margin={"l": 40, "r": 12, "t": 10, "b": 40, **(margin or {})},
+        showlegend=False,
+        hoverlabel={"font": {"size": 11}},
     )
-    figure.update_xaxes(title=_small_title("time"), nticks=7)
-    figure.update_yaxes(nticks=6)
 
 
 def _small_title(words: str) -> dict[str, Any]:
