@@ -288,7 +288,7 @@ def style(
     """The look of all figures, and what one of them has of its own: of every x axis, of every y axis, and of its layout."""
     axis = {"gridcolor": _GRID, "zeroline": False, "automargin": True, "linecolor": "#888888", "ticks": "outside", "ticklen": 4}
     axis["title"] = {"font": {"size": 14}}
-    usual = {
+    usual: dict[str, Any] = {
         "template": None,
         "height": height,
         "font": {"family": _FONT, "size": 14, "color": _TEXT},
