@@ -216,7 +216,7 @@ def test_kronecker_factors_see_what_was_observed_alone(kind, generator):
 
 
 def test_a_network_for_pixels_is_learned_predicts_and_is_saved(tmp_path, generator):
-    images = torch.randn(200, 1, 4, 4, generator=generator)
+    images = torch.randn(100, 1, 4, 4, generator=generator)
     targets = (images[:, 0] > 0).long() + (images[:, 0] > 1)
     targets[:, 0, 0] = -1
     torch.manual_seed(0)

@@ -468,8 +468,9 @@ def test_what_they_became_is_plain_layers(gain, kept, generator):
     assert_close(plain(inputs), relaxed(inputs))
     if kept == "what it was":
         assert [type(module) for module in plain.children()] == [type(module) for module in model.children()]
-    exported = torch.export.export(plain.eval(), (inputs,))
-    assert_close(exported.module()(inputs), relaxed(inputs))
+    if kept == "both":
+        exported = torch.export.export(plain.eval(), (inputs,))
+        assert_close(exported.module()(inputs), relaxed(inputs))
 
 
 def test_a_layer_that_became_a_convolution_is_one(generator):

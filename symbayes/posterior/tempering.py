@@ -34,7 +34,8 @@ from symbayes.posterior.predict import NormalOutputs, linearised, prediction_of
 COST = 0.001
 #: Temperatures, from the highest down; the last is as good as none, and still gives densities.
 TEMPERATURES = tuple(2.0 ** (-step / 2) for step in range(41))
-#: Data that are looked at: at most so many, and at least so few; between them, as many as have Jacobians of so many numbers.
+#: Data that are looked at: at most so many, and at least so few; between them, as many as have Jacobians of so many numbers, and
+#: covariances that are decomposed in so many operations by eight.
 MOST, FEWEST, NUMBERS = 500, 32, 2**26
 #: Random vectors for T₀, products for each, and data in a forward pass.
 _PROBES, _STEPS, _AT_ONCE = 4, 20, 500
@@ -192,7 +193,7 @@ def _some(model: nn.Module, posterior: Posterior, data: DataSource, generator: G
         if not inputs:
             with evaluating(model):
                 c = model(x[:2]).shape[1]
-            most = max(FEWEST, min(MOST, NUMBERS // (c * max(1, posterior.size))))
+            most = max(FEWEST, min(MOST, NUMBERS // (c * max(1, posterior.size, c**2 // 8))))
         inputs.append(x)
         targets.append(y)
         if sum(map(len, inputs)) >= most:

@@ -216,7 +216,7 @@ def test_a_result_measures_what_its_layers_keep(tmp_path):
 
 def test_lengthscales_are_learned_alone_and_survive_saving(tmp_path):
     task = sb.load("placed-digits")
-    part = (task.train[0][:60], task.train[1][:60])
+    part = (task.train[0][:20], task.train[1][:20])
     model = sb.allconv(task, ("sparse", "sparse_conv"), 1, filter_anchors=0.8, learn_lengthscales=True)
     prior = sb.TensorwisePrior(model, 2.0, learn=["*omega"])
     result = sb.fit(model, part, prior=prior, objective=sb.Laplace(), epochs=2, progress=False)
