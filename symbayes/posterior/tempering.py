@@ -34,8 +34,8 @@ from symbayes.posterior.predict import NormalOutputs, linearised, prediction_of
 COST = 0.001
 #: Temperatures, from the highest down; the last is as good as none, and still gives densities.
 TEMPERATURES = tuple(2.0 ** (-step / 2) for step in range(41))
-#: Data that are looked at: at most so many, and at least so few; between them, as many as have Jacobians of so many numbers, and
-#: covariances that are decomposed in so many operations by eight.
+#: Data that are looked at: at most so many, and at least so few; between them, as many as have Jacobians of so many numbers,
+#: and covariances that are decomposed in eight times as many operations.
 MOST, FEWEST, NUMBERS = 500, 32, 2**26
 #: Random vectors for T₀, products for each, and data in a forward pass.
 _PROBES, _STEPS, _AT_ONCE = 4, 20, 500
