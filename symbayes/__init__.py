@@ -1,6 +1,7 @@
 """symbayes learns the symmetries of a neural network from its training data, by Bayesian model selection."""
 
 from symbayes import curvature, dynamics, groups, layers, models, posterior, surgery
+from symbayes.counts import Poisson
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Rule
 from symbayes.data.load import load
@@ -62,6 +63,7 @@ __all__ = [
     "Path",
     "PathwisePrior",
     "PerPosition",
+    "Poisson",
     "Posterior",
     "Prediction",
     "RelaxedLayer",

@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
+from symbayes.counts import Poisson
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from symbayes.positions import PerPosition
 from tests.oracles import hessian_of
@@ -16,6 +17,7 @@ CASES = {
     "bernoulli, soft": (Bernoulli(), torch.tensor([[0.9, 0.1, 1.0], [0.5, 0.0, 0.3]], dtype=torch.float64)),
     "bernoulli": (Bernoulli(), torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)),
     "labels at positions": (PerPosition(Bernoulli(), 1), torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)),
+    "poisson": (Poisson(), torch.tensor([[1.0, 0.0, 9.0], [2.0, 0.0, 1.0]], dtype=torch.float64)),
     "gaussian": (Gaussian(0.7).double(), torch.tensor([[1.0, 0.0, 1.5], [0.2, 0.0, 1.0]], dtype=torch.float64)),
     "gaussian by output": (Gaussian(0.7, outputs=3).double(), torch.zeros(2, 3, dtype=torch.float64)),
 }
