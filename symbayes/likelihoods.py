@@ -44,6 +44,8 @@ class Likelihood(nn.Module, ABC):
     #: Whether y = f + ε with normal noise ε that does not depend on f: normal outputs then make normal targets, and
     #: predictions need no draws.
     is_normal: ClassVar[bool] = False
+    #: Whether targets may be numbers of classes, one for each datum.
+    has_classes: ClassVar[bool] = False
     #: Whether exact columns are so many that they are better sampled.
     many_columns: ClassVar[bool] = False
 
@@ -258,6 +260,8 @@ class Categorical(Likelihood):
 
     Or probabilities of classes [n, c], as label smoothing and mixup have them: the log-probability is the mean under these.
     """
+
+    has_classes = True
 
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
         targets = targets.to(outputs.dtype) if targets.is_floating_point() else targets.long()

@@ -12,7 +12,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
-from symbayes.likelihoods import Columns, Likelihood, ManyOutputs, Outputs, Setting, random_signs, register, registered
+from symbayes.likelihoods import (
+    Columns,
+    Likelihood,
+    ManyOutputs,
+    Outputs,
+    Setting,
+    is_registered,
+    random_signs,
+    register,
+    registered,
+)
 from symbayes.scores import CalibrationScores
 
 #: Numbers in exact columns that are made at once, at most: a gigabyte.
@@ -45,12 +55,15 @@ class AtPositions(nn.Module):
 
 @register
 class PerPosition(Likelihood):
-    """A likelihood at each of many positions: outputs are [n, positions · c], targets [n, *positions] or [n, *positions, c].
+    """A likelihood at each of many positions: outputs are [n, positions · c], targets [n, *positions, c].
+
+    Targets are [n, *positions] where they are numbers of classes, or c is 1. A field of values with normal noise needs none of
+    this: flatten outputs and targets, and use `Gaussian()`.
 
     Args:
         of: At a position, such as `Categorical()`.
         outputs: Of a position: c.
-        ignore: A class number that stands for no target: such positions count for nothing.
+        ignore: A number that stands for no target: such positions count for nothing.
         settings: Of the likelihood at a position where `of` is its name, as `settings` gives them.
     """
 
@@ -62,6 +75,11 @@ class PerPosition(Likelihood):
             raise ValueError(f"outputs must be at least 1, those of a position; got {outputs}.")
         given = {name.removeprefix(_PREFIX): value for name, value in settings.items()}
         self.of = registered(of)(**given) if isinstance(of, str) else of
+        if self.of.is_normal or self.of.learns_noise:
+            raise ValueError(
+                f"A likelihood at positions must have no noise; {type(self.of).__name__} has. Flatten outputs and targets, and "
+                "use it by itself."
+            )
         self.outputs, self.ignore = outputs, ignore
         self._seen: Bool[Tensor, "n position"] | None = None
 
@@ -69,7 +87,7 @@ class PerPosition(Likelihood):
         if self.ignore is None:
             return self
         other = copy(self)
-        other._seen = (targets != self.ignore).flatten(1)
+        other._seen = self._split(targets)[1]
         return other
 
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
@@ -111,22 +129,24 @@ class PerPosition(Likelihood):
             raise ValueError(
                 f"Outputs must be {self.outputs} at each position, [n, positions · {self.outputs}]; got {tuple(outputs.shape)}."
             )
-        positions = outputs.shape[1] // self.outputs
-        if prod(targets.shape[1:]) not in (positions, positions * self.outputs):
+        positions, c = outputs.shape[1] // self.outputs, self.outputs
+        c = 1 if self.of.has_classes and not targets.is_floating_point() else c
+        if prod(targets.shape[1:]) != positions * c or (c > 1 and targets.ndim > 2 and targets.shape[-1] != c):
             raise ValueError(
-                f"Targets must be [n, *positions] or [n, *positions, {self.outputs}], with {positions} positions as the "
-                f"outputs have; got {tuple(targets.shape)}."
+                f"Targets must be {'[n, *positions]' if c == 1 else f'[n, *positions, {c}]'}, with {positions} positions as "
+                f"the outputs have, and channels last; got {tuple(targets.shape)}."
             )
         wanted, seen = self._targets(outputs, targets)
-        if not seen.any():
-            raise ValueError(f"Some positions must have a target; all are {self.ignore}, which is ignored.")
         flat = seen.flatten()
-        self.of.check(self._flat(outputs)[flat], wanted[flat])
+        if flat.any():
+            self.of.check(self._flat(outputs)[flat], wanted[flat])
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
+        """Relative to the mean number of targets of a datum, so that the mean over data is that over all targets."""
         wanted, seen = self._targets(outputs, targets)
         found = self.of.metrics(self._flat(outputs), wanted)
-        return {name: self._by_datum(value, seen).sum(1) / seen.sum(1).clamp(min=1) for name, value in found.items()}
+        share = seen.sum() / len(seen)
+        return {name: self._by_datum(value, seen).sum(1) / share for name, value in found.items()}
 
     def moments(self, outputs: ManyOutputs) -> tuple[ManyOutputs, ManyOutputs]:
         mean, variance = self.of.moments(outputs.unflatten(-1, (-1, self.outputs)))
@@ -138,27 +158,9 @@ class PerPosition(Likelihood):
     def scales(self) -> Float[Tensor, " k"]:
         return self.of.scales()
 
-    @property
-    def learns_noise(self) -> bool:
-        return self.of.learns_noise
-
-    def noise(self) -> Float[Tensor, " k"]:
-        return self.of.noise()
-
-    def check_noise(self) -> None:
-        self.of.check_noise()
-
-    def noise_statistics(self, outputs: Float[Tensor, "*batch n c"], targets: Tensor) -> Float[Tensor, "*batch _"]:
-        """Those at a position, and the number of positions."""
-        wanted, seen = self._targets(outputs.flatten(0, -3)[: len(targets)] if outputs.ndim > 2 else outputs, targets)
-        flat = seen.flatten()
-        found = self.of.noise_statistics(outputs.unflatten(-1, (-1, self.outputs)).flatten(-3, -2)[..., flat, :], wanted[flat])
-        return torch.cat([found, flat.sum().to(found).expand(*found.shape[:-1], 1)], -1)
-
-    def update_noise(self, statistics: Float[Tensor, " _"], effective: float, num_data: int, damping: float) -> None:
-        self.of.update_noise(statistics[:-1], effective, round(float(statistics[-1])), damping)
-
     def settings(self) -> Mapping[str, Setting]:
+        if not is_registered(self.of):
+            raise ValueError(f"A likelihood is saved by the name of what it is of; {type(self.of).__name__} is not registered.")
         own: dict[str, Setting] = {"of": type(self.of).__name__, "outputs": self.outputs, "ignore": self.ignore}
         return {**own, **{f"{_PREFIX}{name}": value for name, value in self.of.settings().items()}}
 
@@ -184,15 +186,20 @@ class PerPosition(Likelihood):
         """Positions as data."""
         return outputs.unflatten(1, (-1, self.outputs)).flatten(0, 1)
 
+    def _split(self, targets: Tensor) -> tuple[Tensor, Bool[Tensor, "n position"]]:
+        """Targets as [n, position] where they are numbers of classes, else [n, position, c], and which of them there are."""
+        is_class = self.of.has_classes and not targets.is_floating_point()
+        split = targets.reshape(len(targets), -1, *(() if is_class else (self.outputs,)))
+        if self.ignore is None:
+            return split, torch.ones(split.shape[:2], dtype=torch.bool, device=targets.device)
+        known = (split if split.is_floating_point() else split.long()) != self.ignore
+        return split, known if is_class else known.all(-1)
+
     def _targets(self, outputs: Outputs, targets: Tensor) -> tuple[Tensor, Bool[Tensor, "n position"]]:
         """Targets of positions as data, and which there are; any will do in place of those that are ignored."""
-        positions = outputs.shape[1] // self.outputs
-        single = prod(targets.shape[1:]) == positions and not targets.is_floating_point()
-        wanted = targets.reshape(len(targets) * positions, *(() if single else (-1,)))
-        if self.ignore is None:
-            return wanted, torch.ones(len(targets), positions, dtype=torch.bool, device=targets.device)
-        seen = (targets != self.ignore).flatten(1)
-        return torch.where(seen.flatten(), wanted, 0), seen
+        split, seen = self._split(targets)
+        wanted = split.flatten(0, 1)
+        return torch.where(seen.view(-1, *(1 for _ in wanted.shape[1:])), wanted, 0), seen
 
     def _by_datum(self, values: Tensor, seen: Bool[Tensor, "n position"]) -> Tensor:
         """What was found at positions as data, with zeros where there is no target."""

@@ -58,6 +58,7 @@ class Rows:
 
     def join(self, parts: int) -> "Rows":
         """Parts of a datum that stand side by side among the data, as positions of that datum."""
+        assert parts == 1 or self.copies == 1, "copies inside parts would come in another order"
         return self if parts == 1 else Rows(self.values.unflatten(0, (-1, parts)).flatten(1, 2), self.copies, self.structure)
 
     def mean_over_copies(self) -> "Rows":

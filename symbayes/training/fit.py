@@ -167,6 +167,11 @@ def fit(
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     likelihood = (likelihood if likelihood is not None else Categorical()).to(device)
     prior = (prior if prior is not None else TensorwisePrior(model)).to(device)
+    if augment is not None and likelihood.many_columns:
+        raise ValueError(
+            f"augment moves inputs alone; targets at positions ({type(likelihood).__name__}) would stay where they are. "
+            "Augment pairs of both in a Dataset of your own."
+        )
     problem = Problem(model, as_source(data, device, augment), likelihood, prior, autocast_precision(device))
     usual = preset(problem, objective, epochs if schedule is None else schedule.epochs)
     chosen = schedule or usual.schedule
