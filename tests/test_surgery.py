@@ -219,6 +219,15 @@ class Many(nn.Linear):
         return super().forward(inputs), inputs
 
 
+class BatchSecond(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(4, 4)
+
+    def forward(self, inputs):
+        return self.map(inputs[:, 0].transpose(0, 1)).mean(0)
+
+
 class ByName(Twice):
     def forward(self, inputs):
         return self.conv(input=inputs)
@@ -229,6 +238,7 @@ class ByName(Twice):
     [
         (nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), Many(4, 2)), {}, "must give a tensor, got a tuple"),
         (ByName(), {}, "'conv' is called otherwise"),
+        (BatchSecond(), {"to": "conv", "grid": 4}, "'map' sees .* for each of 2, and"),
         (nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.LazyLinear(2)), {}, "'1.weight' has none yet"),
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 16)), {"to": "conv", "grid": (0, 3)}, r"got \(0, 3\)"),
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 16)), {"to": "conv", "grid": (1, 1, 4, 4)}, "one to three axes"),

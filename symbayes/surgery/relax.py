@@ -276,6 +276,14 @@ def _check_usual(module: nn.Module, seen: Shapes) -> None:
 def _shapes(model: nn.Module, chosen: dict[str, nn.Module], inputs: tuple[Any, ...], *, skip: bool) -> dict[str, Shapes]:
     """What each layer sees and gives for a datum; of those that are not called, nothing."""
     found = observe(model, chosen, inputs, shapes)
+    if all(isinstance(one, Tensor) and len(one) > 1 for one in inputs):
+        fewer = observe(model, chosen, tuple(one[:-1] for one in inputs), shapes)
+        for name in found:
+            if found[name] != fewer[name]:
+                raise ValueError(
+                    f"A layer to be relaxed must get the data along its first axis; {name!r} sees {list(found[name][0][0])} "
+                    f"for each of {len(inputs[0])}, and {list(fewer[name][0][0])} for each of one less. Leave it out."
+                )
     for name, calls in found.items():
         if len(calls) > 1 or (not calls and not skip):
             raise ValueError(
