@@ -29,7 +29,7 @@ class Recurrent(nn.Module):
         return self.head(self.inner(inputs)[0][:, -1])
 
 
-class Poisson(Likelihood):
+class Arrivals(Likelihood):
     """Counts, whose mean is exp f: a likelihood of somebody's own."""
 
     def log_prob(self, outputs, targets):

@@ -16,7 +16,7 @@ from tests import small
 
 
 @register
-class Counts(small.Poisson):
+class Counts(small.Arrivals):
     """y ~ Poisson(exp f), with intervals of the exact distribution at the mean."""
 
     def interval(self, mean, std, level):
@@ -152,19 +152,19 @@ def test_a_noise_that_is_not_gaussian_is_learned_from_its_own_statistics(objecti
 
 
 def test_what_it_leaves_out_is_refused_by_name(result, data):
-    bare = replace(result, likelihood=small.Poisson())
-    with pytest.raises(ValueError, match=r"this is Poisson. Use prediction.metrics\(targets\)"):
+    bare = replace(result, likelihood=small.Arrivals())
+    with pytest.raises(ValueError, match=r"this is Arrivals. Use prediction.metrics\(targets\)"):
         bare.calibration(data)
-    with pytest.raises(ValueError, match=r"Intervals are of values.*this is Poisson"):
+    with pytest.raises(ValueError, match=r"Intervals are of values.*this is Arrivals"):
         bare.predict(data[0][:3]).interval()
-    learns_no_noise = r"Poisson learns no noise. Override learns_noise and noise_statistics together, with update_noise"
+    learns_no_noise = r"Arrivals learns no noise. Override learns_noise and noise_statistics together, with update_noise"
     with pytest.raises(ValueError, match=learns_no_noise):
-        small.Poisson().noise_statistics(data[1], data[1])
+        small.Arrivals().noise_statistics(data[1], data[1])
     with pytest.raises(ValueError, match=learns_no_noise):
-        small.Poisson().update_noise(data[1][0], 0.0, 200, 0.5)
+        small.Arrivals().update_noise(data[1][0], 0.0, 200, 0.5)
 
 
-class Unfinished(small.Poisson):
+class Unfinished(small.Arrivals):
     """It says that it learns a noise, and not how."""
 
     learns_noise = True
@@ -177,14 +177,16 @@ def test_a_noise_that_nothing_moves_is_refused_before_training(objective, data):
 
 
 def test_a_likelihood_that_is_not_registered_is_not_saved(result, tmp_path):
-    with pytest.raises(ValueError, match=r"can be found by its name; Poisson cannot. Decorate the class with .*register"):
-        replace(result, likelihood=small.Poisson()).save(tmp_path)
-    with pytest.raises(ValueError, match=r"must be among Categorical, Bernoulli, Gaussian, .*; got Poisson. Import the module"):
-        registered("Poisson")
+    with pytest.raises(ValueError, match=r"can be found by its name; Arrivals cannot. Decorate the class with .*register"):
+        replace(result, likelihood=small.Arrivals()).save(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"must be among Categorical, Bernoulli, Gaussian, .*; got Arrivals. Import the module"
+    ):
+        registered("Arrivals")
 
 
 def test_a_name_is_registered_once():
     assert register(Counts) is Counts
     with pytest.raises(ValueError, match=r"Categorical is that of symbayes.likelihoods.Categorical. Rename"):
-        register(type("Categorical", (small.Poisson,), {}))
+        register(type("Categorical", (small.Arrivals,), {}))
     assert registered("Categorical") is sb.Categorical

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.posterior.predict import Calibration, NormalOutputs, calibration, of_draws, of_normal
 from symbayes.scores import LEVELS
-from tests.small import Poisson
+from tests.small import Arrivals
 
 P = torch.tensor([[0.9, 0.1], [0.65, 0.35], [0.2, 0.8], [0.05, 0.95]], dtype=torch.float64)
 
@@ -121,7 +121,7 @@ def test_probabilities_of_a_mixture_are_what_counts():
     assert_close(torch.tensor(found.nll), torch.tensor(0.5).log().neg())
 
 
-@pytest.mark.parametrize("kind", [Poisson, type("Counts", (Poisson, sb.Bernoulli), {})])
+@pytest.mark.parametrize("kind", [Arrivals, type("Counts", (Arrivals, sb.Bernoulli), {})])
 def test_a_likelihood_whose_confidence_is_not_known_is_refused(kind):
     """It was taken for labels, with a mean confidence of 104.7 %; by its name, or by means that are no probabilities."""
     counts = torch.tensor([[1.0], [2.0], [0.0]])

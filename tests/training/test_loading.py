@@ -127,8 +127,8 @@ BUILT = [
     (["model", "recipe", "colour"], "red", r"is damaged \(TypeError"),
     (
         ["likelihood", "kind"],
-        "Poisson",
-        r"must be among Categorical.*; got Poisson. Import the module that defines it",
+        "Arrivals",
+        r"must be among Categorical.*; got Arrivals. Import the module that defines it",
     ),
     (["likelihood"], {"kind": "Gaussian", "settings": {"outputs": 10**12}}, "the likelihood in result.json is not that in"),
     (["likelihood", "settings"], {"outputs": 3}, r"is damaged \(TypeError"),

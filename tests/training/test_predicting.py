@@ -15,7 +15,7 @@ from symbayes.data.source import as_source
 from symbayes.errors import NoPosteriorError
 from symbayes.posterior.families import MeanField
 from symbayes.posterior.predict import calibration
-from tests.small import Poisson
+from tests.small import Arrivals
 
 CPU = torch.device("cpu")
 
@@ -120,8 +120,8 @@ def test_calibration_is_that_of_the_prediction(result, regression):
 
 
 def test_calibration_of_an_unknown_likelihood_is_refused_before_anything_is_predicted(result):
-    other = replace(result, likelihood=Poisson(), make_posterior=None)
-    with pytest.raises(ValueError, match=r"this is Poisson. Use prediction.metrics\(targets\), whose 'nll' scores any"):
+    other = replace(result, likelihood=Arrivals(), make_posterior=None)
+    with pytest.raises(ValueError, match=r"this is Arrivals. Use prediction.metrics\(targets\), whose 'nll' scores any"):
         other.calibration((torch.zeros(1, 1), torch.zeros(1, 1)))
 
 
