@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from symbayes.layers.conv import CONVOLUTIONS, channel_rows, pad, patch_rows
+from symbayes.layers.conv import CONVOLUTIONS, added_cells, channel_rows, pad, patch_rows
 from symbayes.layers.path import RowForm, Shaped
 
 #: Called with the name of a part of a module, its input and its output; gives the output to go on with.
@@ -116,8 +116,7 @@ class ConvRows(RowForm):
         conv = self.module
         if not isinstance(conv.padding, str):
             return pad(inputs, conv.padding, conv.padding_mode)
-        total = [d * (k - 1) if conv.padding == "same" else 0 for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
-        sides = [side for t in reversed(total) for side in (t // 2, t - t // 2)]
+        sides = [side for total in reversed(added_cells(conv)) for side in (total // 2, total - total // 2)]
         return functional.pad(inputs, sides, mode="constant" if conv.padding_mode == "zeros" else conv.padding_mode)
 
 

@@ -44,10 +44,10 @@ class Likelihood(nn.Module, ABC):
     #: Whether y = f + ε with normal noise ε that does not depend on f: normal outputs then make normal targets, and
     #: predictions need no draws.
     is_normal: ClassVar[bool] = False
-    #: Whether targets may be numbers of classes, one for each datum.
+    #: Whether targets may be class numbers, one for each datum.
     has_classes: ClassVar[bool] = False
-    #: Whether exact columns are so many that they are better sampled.
-    many_columns: ClassVar[bool] = False
+    #: Whether a datum has targets at many positions: exact columns are then so many that they are better sampled.
+    has_positions: ClassVar[bool] = False
 
     @abstractmethod
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:

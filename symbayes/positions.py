@@ -57,7 +57,7 @@ class AtPositions(nn.Module):
 class PerPosition(Likelihood):
     """A likelihood at each of many positions: outputs are [n, positions · c], targets [n, *positions, c].
 
-    Targets are [n, *positions] where they are numbers of classes, or c is 1. A field of values with normal noise needs none of
+    Targets are [n, *positions] where they are class numbers, or c is 1. A field of values with normal noise needs none of
     this: flatten outputs and targets, and use `Gaussian()`.
 
     Args:
@@ -67,7 +67,7 @@ class PerPosition(Likelihood):
         settings: Of the likelihood at a position where `of` is its name, as `settings` gives them.
     """
 
-    many_columns = True
+    has_positions = True
 
     def __init__(self, of: Likelihood | str, outputs: int, *, ignore: int | None = None, **settings: Setting) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class PerPosition(Likelihood):
         return outputs.unflatten(1, (-1, self.outputs)).flatten(0, 1)
 
     def _split(self, targets: Tensor) -> tuple[Tensor, Bool[Tensor, "n position"]]:
-        """Targets as [n, position] where they are numbers of classes, else [n, position, c], and which of them there are."""
+        """Targets as [n, position] where they are class numbers, else [n, position, c], and which of them there are."""
         is_class = self.of.has_classes and not targets.is_floating_point()
         split = targets.reshape(len(targets), -1, *(() if is_class else (self.outputs,)))
         if self.ignore is None:

@@ -10,7 +10,6 @@ import symbayes as sb
 from symbayes.curvature import ExactFisher, Ggn, Kfac, TangentKernel
 from symbayes.curvature.ggn import products_of
 from symbayes.data.source import as_source
-from tests.oracles import hessian_of
 
 CPU = torch.device("cpu")
 GENERATOR = torch.Generator().manual_seed(0)
@@ -43,10 +42,6 @@ def apart(likelihood, targets):
     return OUTPUTS.reshape(12, 3)[seen], flat[seen], torch.arange(3).repeat_interleave(4)[seen]
 
 
-def scaled(likelihood, columns):
-    return torch.einsum("k,kvnc,kvnd->ncd", likelihood.scales().to(columns).detach(), columns, columns)
-
-
 def test_log_probabilities_and_metrics_are_those_of_positions_as_data(case):
     likelihood, targets = case
     outputs, wanted, datum = apart(likelihood, targets)
@@ -56,42 +51,6 @@ def test_log_probabilities_and_metrics_are_those_of_positions_as_data(case):
         of_each = likelihood.of.metrics(outputs, wanted)[name]
         assert_close(found.mean(), of_each.mean())
         assert_close(found, torch.zeros(3).to(found).index_add(0, datum, of_each) * 3 / len(of_each))
-
-
-def test_columns_and_products_are_of_the_expected_hessian_of_what_was_observed(case, generator):
-    likelihood, targets = case
-    here = likelihood.at(targets)
-    found = scaled(here, here.fisher_columns(OUTPUTS))
-    for n in range(3):
-        wanted = hessian_of(lambda f, n=n: -likelihood.log_prob(f[None], targets[n : n + 1]).sum())(OUTPUTS[n])
-        assert_close(found[n], wanted)
-    vectors = torch.randn(OUTPUTS.shape, generator=generator, dtype=OUTPUTS.dtype)
-    assert_close(here.product(OUTPUTS, vectors).detach(), torch.einsum("ncd,nd->nc", found, vectors))
-
-
-def test_sampled_columns_agree_with_exact_ones_on_average(case, generator):
-    likelihood, targets = case
-    here = likelihood.at(targets)
-    found = scaled(here, here.sampled_columns(OUTPUTS, 20_000, generator=generator))
-    assert_close(found, scaled(here, here.fisher_columns(OUTPUTS)), atol=0.1, rtol=0.05)
-
-
-def test_the_score_is_the_derivative_of_the_log_probability(case):
-    likelihood, targets = case
-    outputs = OUTPUTS.clone().requires_grad_()
-    (wanted,) = torch.autograd.grad(likelihood.log_prob(outputs, targets).sum(), outputs)
-    assert_close(likelihood.score(OUTPUTS, targets).detach(), wanted)
-
-
-def test_samples_and_moments_are_those_of_each_position(case, generator):
-    likelihood, _ = case
-    mean, variance = likelihood.moments(OUTPUTS)
-    for found, of_each in zip((mean, variance), likelihood.of.moments(OUTPUTS.reshape(12, 3)), strict=True):
-        assert_close(found, of_each.reshape(3, 12))
-    assert_close(likelihood.moments(likelihood.link(mean))[0], mean)
-    drawn = likelihood.sample(OUTPUTS, generator=generator)
-    assert drawn.shape == (3, 12 if likelihood.of.sample(OUTPUTS[:, :3]).ndim > 1 else 4)
-    likelihood.check(OUTPUTS, drawn.detach())
 
 
 def test_it_is_made_again_from_its_settings(case):

@@ -138,16 +138,26 @@ class LayerPath(LinearMap):
         """Exact where the map wraps around and keeps its size; a stride keeps translation by its multiples only."""
         if self.out_shape is not None:
             return None
-        conv = cast(nn.Conv2d, self.module)
-        reach = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
-        named = {"same": reach, "valid": [0] * len(reach)}
-        padding = named[conv.padding] if isinstance(conv.padding, str) else [2 * size for size in conv.padding]
+        conv = cast(nn.Conv1d | nn.Conv2d | nn.Conv3d, self.module)
+        padding = added_cells(conv)
         wraps = conv.padding_mode == "circular" or not any(padding)
-        return Translation() if wraps and padding == reach and set(conv.stride) == {1} else None
+        return Translation() if wraps and padding == _reach(conv) and set(conv.stride) == {1} else None
 
     @property
     def inner_group(self) -> Group | None:
         return Translation() if self.out_shape is None else None
+
+
+def added_cells(conv: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
+    """What a convolution of torch adds to each axis, on both sides together."""
+    if isinstance(conv.padding, str):
+        return _reach(conv) if conv.padding == "same" else [0] * len(conv.kernel_size)
+    return [2 * size for size in conv.padding]
+
+
+def _reach(conv: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
+    """What would keep the size of its map."""
+    return [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
 
 
 def pad(features: Tensor, padding: Sequence[int], mode: str) -> Tensor:

@@ -41,7 +41,7 @@ def observe(
     return found
 
 
-def shapes(seen: Tensor, given: Tensor) -> Shapes:
+def shapes_of(seen: Tensor, given: Tensor) -> Shapes:
     """To be noted."""
     return tuple(seen.shape[1:]), tuple(given.shape[1:])
 
@@ -68,11 +68,6 @@ def outputs_of(model: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
     return outputs
 
 
-def difference(outputs: Tensor, others: Tensor) -> float:
-    """The largest, relative to the largest output, or to 1 where that is smaller."""
-    return float((outputs - others).abs().max()) / max(1.0, float(others.abs().max()))
-
-
-def change(model: nn.Module, other: nn.Module, inputs: tuple[Any, ...]) -> float:
-    """The difference of what two models give."""
-    return difference(outputs_of(other, inputs), outputs_of(model, inputs))
+def difference(outputs: Tensor, others: Tensor, *, least: float = 1e-30) -> float:
+    """The largest, relative to the largest output; or to the least that this is taken to be."""
+    return float((outputs - others).abs().max()) / max(least, float(others.abs().max()))

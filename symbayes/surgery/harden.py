@@ -29,7 +29,7 @@ from symbayes.layers.group_conv import GroupConvPath, GroupPool
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.models import AllConv
-from symbayes.surgery.calls import Shapes, change, difference, observe, outputs_of, replace, shapes
+from symbayes.surgery.calls import Shapes, difference, observe, outputs_of, replace, shapes_of
 from symbayes.surgery.relax import CONVOLUTIONS, OnGrid
 
 _log = logging.getLogger("symbayes")
@@ -93,6 +93,7 @@ def harden(model: nn.Module, example: Any, *, off: float = 1e-3) -> nn.Module:
     return found.model
 
 
+@without_autocast()
 def hardened(model: nn.Module, example: Any, *, off: float = 1e-3) -> Hardened:
     """What `harden` gives, with a report."""
     if not 0 <= off < 1:
@@ -108,13 +109,6 @@ def hardened(model: nn.Module, example: Any, *, off: float = 1e-3) -> Hardened:
                 f"A stride that follows the content of each datum is no plain layer; {name!r} has one. Build the network with "
                 "equivariant_stride=False."
             )
-    with without_autocast():
-        return _hardened(model, plain, relaxed, inputs, off)
-
-
-def _hardened(
-    model: nn.Module, plain: nn.Module, relaxed: dict[str, RelaxedLayer], inputs: tuple[Any, ...], off: float
-) -> Hardened:
     parts, shapes, left = _parts(plain, relaxed, inputs, off)
     words: dict[str, tuple[tuple[str, ...], str]] = {}
     for name, layer in relaxed.items():
@@ -129,16 +123,17 @@ def _hardened(
                 f"A hardened model must be made of plain layers; {name or 'the model'!r} is a {type(module).__name__}. For an "
                 "OrbitAverage, harden its network, and train with result.augmentation()."
             )
-    wrong = difference(outputs_of(plain, inputs).double(), left)
+    given = outputs_of(plain, inputs)
+    wrong = difference(given.double(), left, least=1.0)
     if not wrong <= torch.finfo(next(model.parameters()).dtype).eps ** 0.5:
         raise ValueError(
-            f"Plain layers must give what the paths that are kept give; outputs differ by {wrong:.1e} of the largest. Remove "
-            "hooks that change what relaxed layers see or give, and use an example that is finite."
+            f"Plain layers must give what the paths that are kept give; outputs differ by {wrong:.1e}, relative to the largest "
+            "or to 1. Remove hooks that change what relaxed layers see or give, and use an example that is finite."
         )
     return Hardened(
         plain,
         words,
-        change(model, plain, inputs),
+        difference(given, outputs_of(model, inputs)),
         (_count(model), _count(plain)),
         (_operations(model, inputs), _operations(plain, inputs)),
         (_seconds(model, inputs), _seconds(plain, inputs)),
@@ -151,14 +146,15 @@ def _parts(
 ) -> tuple[dict[_Place, str], dict[str, Shapes], Tensor]:
     """What is left of every path, the shapes that layers see and give, and what the model then gives."""
     paths = {(name, path): module for name, layer in layers.items() for path, module in layer.paths.items()}
-    seen = observe(model, layers, inputs, shapes)
+    seen = observe(model, layers, inputs, shapes_of)
     for name, calls in seen.items():
         if not calls:
             raise ValueError(f"A layer to be hardened must be called for the example; {name!r} is not.")
         if len(set(calls)) > 1:
             raise ValueError(f"A layer to be hardened must see data of one size; {name!r} sees {sorted(set(calls))}.")
-    like = {name: next(layer.parameters()) for name, layer in layers.items()}
-    constants = {place: path(like[place[0]].new_zeros(1, *seen[place[0]][0][0])) for place, path in paths.items()}
+    found = {name: calls[0] for name, calls in seen.items()}
+    zeros = {name: next(layer.parameters()).new_zeros(1, *found[name][0]) for name, layer in layers.items()}
+    constants = {(name, path): module(zeros[name]) for (name, path), module in paths.items()}
     energies = observe(model, paths, inputs, lambda _, given: float(given.double().square().sum()))
     parts = dict.fromkeys(paths, "all")
 
@@ -169,20 +165,20 @@ def _parts(
 
     handles = [path.register_forward_hook(partial(leave, place)) for place, path in paths.items()]
     try:
-        with evaluating(model):
-            whole = outputs_of(model, inputs).double()
-            allowed = off * float((whole - whole.mean(0)).square().sum())
-            for place in sorted(paths, key=energies.__getitem__):
-                for part in ("nothing", "biases") if constants[place].any() else ("nothing",):
-                    parts[place] = part
-                    if float((outputs_of(model, inputs).double() - whole).square().sum()) <= allowed:
-                        break
-                    parts[place] = "all"
-            left = outputs_of(model, inputs).double()
+        whole = left = outputs_of(model, inputs).double()
+        allowed = off * float((whole - whole.mean(0)).square().sum())
+        for place in sorted(paths, key=energies.__getitem__):
+            for part in ("nothing", "biases") if constants[place].any() else ("nothing",):
+                parts[place] = part
+                given = outputs_of(model, inputs).double()
+                if float((given - whole).square().sum()) <= allowed:
+                    left = given
+                    break
+                parts[place] = "all"
     finally:
         for handle in handles:
             handle.remove()
-    return parts, {name: calls[0] for name, calls in seen.items()}, left
+    return parts, found, left
 
 
 @torch.no_grad()

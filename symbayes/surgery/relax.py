@@ -19,14 +19,14 @@ from symbayes.adapters import torch_layer
 from symbayes.groups.grids import SpaceGroup
 from symbayes.groups.group import Group
 from symbayes.groups.permutation import Permutations
-from symbayes.layers.conv import ConvPath, LayerPath
+from symbayes.layers.conv import ConvPath, LayerPath, added_cells
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import SymmetricConvPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import LinearMap, Splitting
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.surgery.calls import Shapes, change, observe, replace, shapes
+from symbayes.surgery.calls import Shapes, difference, observe, outputs_of, replace, shapes_of
 
 #: Which layers: patterns of their names, their types, or whatever a function of name and module says.
 Layers = str | type[nn.Module] | Sequence[str | type[nn.Module]] | Callable[[str, nn.Module], bool]
@@ -150,14 +150,13 @@ def _relaxed(
 ) -> nn.Module:
     """A layer, and the paths beside it that are for such a layer."""
     weight = next(module.parameters())
+    suited = _suited(module, kinds)
     if torch_layer(module) is nn.Linear:
-        kind = [kind for kind in kinds if kind == "conv" or isinstance(kind, Permutations)]
-        if len(kind) != 1:
+        if len(suited) != 1:
             raise _UnsuitedError(f"a linear layer takes conv or one group of permutations, not {_names(kinds)}")
-        path, maps = _beside_linear(cast(nn.Linear, module), kind[0], grid, generator)
-        layer = RelaxedLayer({"linear": LayerPath(module, maps[1]), _name(kind[0]): path.to(weight)})
+        path, maps = _beside_linear(cast(nn.Linear, module), suited[0], grid, generator)
+        layer = RelaxedLayer({"linear": LayerPath(module, maps[1]), _name(suited[0]): path.to(weight)})
         return OnGrid(layer, maps[0], seen[0][:-1])
-    suited = [kind for kind in kinds if kind in ("factored", "dense") or isinstance(kind, SpaceGroup)]
     if not suited:
         raise _UnsuitedError(f"a convolution takes factored, dense or a group of turns and flips, not {_names(kinds)}")
     beside = {_name(kind): _beside_convolution(cast(nn.Conv2d, module), seen, kind, generator).to(weight) for kind in suited}
@@ -184,8 +183,13 @@ def _beside_convolution(
     if kind == "dense":
         return DensePath(*seen, scale=_UNSEEN, generator=generator)
     assert isinstance(kind, SpaceGroup)
-    size, dims = conv.kernel_size[0], len(conv.kernel_size)
-    if dims != kind.dims or {*conv.kernel_size} != {size} or size % 2 == 0 or {*conv.stride, *conv.dilation} != {1}:
+    size = conv.kernel_size[0]
+    if (
+        len(conv.kernel_size) != kind.dims
+        or {*conv.kernel_size} != {size}
+        or size % 2 == 0
+        or {*conv.stride, *conv.dilation} != {1}
+    ):
         raise _UnsuitedError(
             f"filters that turn by {kind.name} have {kind.dims} axes of one odd length, without stride or dilation; got {conv}"
         )
@@ -193,7 +197,7 @@ def _beside_convolution(
         kind.check_grid(seen[0][1:])
     except ValueError as error:
         raise _UnsuitedError(str(error)) from error
-    padding = {"same": [size // 2] * dims, "valid": [0] * dims}[conv.padding] if isinstance(conv.padding, str) else conv.padding
+    padding = [cells // 2 for cells in added_cells(conv)]
     return SymmetricConvPath(
         conv.in_channels, conv.out_channels, kind, size, padding=padding, padding_mode=conv.padding_mode, groups=conv.groups,
         scale=_UNSEEN, generator=generator,
@@ -223,9 +227,9 @@ def _chosen(model: nn.Module, layers: Layers | None, kinds: Sequence[Kind]) -> d
     """Layers that might be relaxed, by name; those that are parts of others, which know them, are not."""
     every = dict(model.named_modules())
     inside = tuple(f"{name}." if name else "" for name, module in every.items() if isinstance(module, LinearMap | RelaxedLayer))
-    named = {name: module for name, module in every.items() if not inside or not name.startswith(inside) or not name}
+    named = {name: module for name, module in every.items() if not name or not name.startswith(inside)}
     if layers is None:
-        return {name: module for name, module in named.items() if _is_layer(module) and _is_for(module, kinds)}
+        return {name: module for name, module in named.items() if _is_layer(module) and _suited(module, kinds)}
     if callable(layers) and not isinstance(layers, type):
         return {name: _layer(name, module) for name, module in named.items() if layers(name, module)}
     chosen: dict[str, nn.Module] = {}
@@ -257,11 +261,11 @@ def _layer(name: str, module: nn.Module) -> nn.Module:
     return module
 
 
-def _is_for(module: nn.Module, kinds: Sequence[Kind]) -> bool:
-    """Whether some kind is for such a layer."""
+def _suited(module: nn.Module, kinds: Sequence[Kind]) -> list[Kind]:
+    """Those that are for such a layer."""
     if torch_layer(module) is nn.Linear:
-        return any(kind == "conv" or isinstance(kind, Permutations) for kind in kinds)
-    return any(kind in ("factored", "dense") or isinstance(kind, SpaceGroup) for kind in kinds)
+        return [kind for kind in kinds if kind == "conv" or isinstance(kind, Permutations)]
+    return [kind for kind in kinds if kind in ("factored", "dense") or isinstance(kind, SpaceGroup)]
 
 
 def _check_usual(module: nn.Module, seen: Shapes) -> None:
@@ -275,9 +279,9 @@ def _check_usual(module: nn.Module, seen: Shapes) -> None:
 
 def _shapes(model: nn.Module, chosen: dict[str, nn.Module], inputs: tuple[Any, ...], *, skip: bool) -> dict[str, Shapes]:
     """What each layer sees and gives for a datum; of those that are not called, nothing."""
-    found = observe(model, chosen, inputs, shapes)
+    found = observe(model, chosen, inputs, shapes_of)
     if all(isinstance(one, Tensor) and len(one) > 1 for one in inputs):
-        fewer = observe(model, chosen, tuple(one[:-1] for one in inputs), shapes)
+        fewer = observe(model, chosen, tuple(one[:-1] for one in inputs), shapes_of)
         for name in found:
             if found[name] != fewer[name]:
                 raise ValueError(
@@ -319,13 +323,13 @@ def _refuse_shared(model: nn.Module, chosen: dict[str, nn.Module]) -> None:
 
 def _check_same(model: nn.Module, relaxed: nn.Module, inputs: tuple[Any, ...]) -> None:
     try:
-        changed = change(model, relaxed, inputs)
+        changed = difference(outputs_of(relaxed, inputs), outputs_of(model, inputs), least=1.0)
     except AttributeError as error:
         raise ValueError(
             f"The model asks a layer that was relaxed for what a RelaxedLayer does not have ({error}). Leave it out: layers=..."
         ) from error
     if not changed <= _SAME:
         raise ValueError(
-            f"A relaxed model must compute what it did; outputs differ by {changed:.1e} of the largest. Is its forward pass "
-            "random, or does it depend on more than its inputs?"
+            f"A relaxed model must compute what it did; outputs differ by {changed:.1e}, relative to the largest or to 1. Is "
+            "its forward pass random, or does it depend on more than its inputs?"
         )

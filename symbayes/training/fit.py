@@ -68,11 +68,12 @@ class Preset:
 def preset(problem: Problem, objective: Objective | None = None, epochs: int | None = None) -> Preset:
     """How `fit` trains where nothing else is asked for, which is how ELLA's tables are made.
 
-    Every layer begins as symmetric as its paths allow. The ratios of precisions follow from hyper-steps after every epoch, with
-    running factors, which also give Adam its eigenbasis; their common scale from a search by the full GGN in the last three
-    tenths of the epochs; the evidence of the result is by the full GGN, by a product for every two epochs, up to 25.
-    Nothing of that depends on the task, or on which answer is hoped for. Steps are of fewer data than 250 where data are few,
-    so that there are enough of them. Where factors take long to decompose, hyper-steps and eigenbases are found less often.
+    Every layer begins as symmetric as its paths allow, and paths that break a symmetry move slowly at first. The ratios of
+    precisions follow from hyper-steps after every epoch, with running factors, which also give Adam its eigenbasis; their
+    common scale from a search by the full GGN in the last three tenths of the epochs; the evidence of the result is by the full
+    GGN, by a product for every two epochs, up to 25. Nothing of that depends on the task, or on which answer is hoped for.
+    Steps are of fewer data than 250 where data are few, so that there are enough of them. Where factors take long to decompose,
+    hyper-steps and eigenbases are found less often.
 
     By KFAC alone are models of more than 20 million weights, models with hyperparameters of their own, and data of a DataLoader
     or Dataset, which products would read many times.
@@ -105,7 +106,7 @@ def preset(problem: Problem, objective: Objective | None = None, epochs: int | N
 
 def _by_evidence(problem: Problem, epochs: int, every: int) -> Laplace:
     size = sum(weight.numel() for weight in weights(problem.model).values())
-    base = Kfac(MonteCarloFisher()) if problem.likelihood.many_columns else Kfac()
+    base = Kfac(MonteCarloFisher()) if problem.likelihood.has_positions else Kfac()
     if size > _MOST_WEIGHTS or hyperparameters(problem.model) or not isinstance(problem.data, TensorSource):
         return Laplace(final_rule=base, hyper_every=every, symmetric_start=True)
     final = Preconditioned(base, steps=max(1, min(_PRODUCTS, epochs // 2)), probes=2, probes_of_gamma=1)
@@ -167,7 +168,7 @@ def fit(
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     likelihood = (likelihood if likelihood is not None else Categorical()).to(device)
     prior = (prior if prior is not None else TensorwisePrior(model)).to(device)
-    if augment is not None and likelihood.many_columns:
+    if augment is not None and likelihood.has_positions:
         raise ValueError(
             f"augment moves inputs alone; targets at positions ({type(likelihood).__name__}) would stay where they are. "
             "Augment pairs of both in a Dataset of your own."

@@ -170,7 +170,7 @@ class Descent(ABC):
     def set(self, learning_rate: float, penalties: Sequence[float] | Tensor) -> None:
         """For the steps to come: the learning rate, and δ/N for each parameter.
 
-        Parameters that are `slow` have `share` times the learning rate; one that does not read it moves all of them alike.
+        Parameters that are `slow` have `share` times the learning rate. An optimiser of another kind may leave that out.
         """
 
     @abstractmethod
@@ -233,6 +233,8 @@ class ProximalAdam(Descent):
         self._numbers = numbers
         types = {p.dtype for p in self.parameters}
         self._type = types.pop() if len(types) == 1 else torch.float64
+        #: Each learning rate there is, and which parameters have it.
+        self._rates: list[tuple[Tensor, list[int]]] = []
         #: lr · δ/N, entry by entry.
         self._pulls = [torch.zeros_like(p) for p in self.parameters]
         #: The parameters in these coordinates: themselves where there are none.
@@ -247,6 +249,8 @@ class ProximalAdam(Descent):
     def set(self, learning_rate: float, penalties: Sequence[float] | Tensor) -> None:
         """As `Descent` says; nothing waits for a GPU."""
         self._numbers[1], self._numbers[2] = learning_rate, self.share * learning_rate
+        chosen = ([index for index, is_slow in enumerate(self.slow) if is_slow == slow] for slow in (False, True))
+        self._rates = [(rate, of) for rate, of in zip((self.rate, self.slow_rate), chosen, strict=True) if of]
         for pull, penalty, slow in zip(self._pulls, penalties, self.slow, strict=True):
             pull.fill_(penalty).mul_(self.share * learning_rate if slow else learning_rate)
 
@@ -296,12 +300,10 @@ class ProximalAdam(Descent):
         torch._foreach_add_(metric, self.epsilon)
         # (θ − lr m / D) / (1 + lr δ / (N D)) = (θ D − lr m) / (D + lr δ / N)
         torch._foreach_mul_(parameters, metric)
-        for rate, slow in ((self.rate, False), (self.slow_rate, True)):
-            chosen = [index for index, is_slow in enumerate(self.slow) if is_slow == slow]
-            if chosen:
-                number = self._number(-rate / (1 - first**self.steps))
-                moves = torch._foreach_mul([self.means[index] for index in chosen], number)
-                torch._foreach_add_([parameters[index] for index in chosen], moves)
+        for rate, chosen in self._rates:
+            number = self._number(-rate / (1 - first**self.steps))
+            moves = torch._foreach_mul([self.means[index] for index in chosen], number)
+            torch._foreach_add_([parameters[index] for index in chosen], moves)
         torch._foreach_add_(metric, self._pulls)
         torch._foreach_div_(parameters, metric)
 

@@ -37,7 +37,7 @@ def breaking_weights(model: nn.Module) -> list[bool]:
 
 
 def slow_share(epoch: int, epochs: int) -> float:
-    """Of the learning rate, at which such weights move in an epoch, counted from 1: its share of all epochs."""
+    """Of the learning rate, at which such weights move in an epoch, counted from 1: it rises along a line, to 1."""
     return min(1.0, epoch / epochs)
 
 

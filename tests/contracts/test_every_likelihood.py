@@ -11,15 +11,26 @@ from symbayes.positions import PerPosition
 from tests.oracles import hessian_of
 
 OUTPUTS = torch.tensor([[0.3, -1.0, 2.0], [0.0, 0.5, -0.5]], dtype=torch.float64)
+#: Two data at four positions, with three outputs at each.
+AT_POSITIONS = torch.randn(2, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+CLASSES = torch.tensor([[[0, 1], [2, -1]], [[-1, -1], [1, 2]]])
+VALUES = torch.randn(2, 2, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+SOME_LABELS = torch.where(VALUES[..., :1] > 0.5, -1.0, (VALUES > 0).double())
 CASES = {
     "categorical": (Categorical(), torch.tensor([2, 0])),
     "categorical, soft": (Categorical(), torch.tensor([[0.1, 0.2, 0.7], [0.0, 1.0, 0.0]], dtype=torch.float64)),
     "bernoulli, soft": (Bernoulli(), torch.tensor([[0.9, 0.1, 1.0], [0.5, 0.0, 0.3]], dtype=torch.float64)),
     "bernoulli": (Bernoulli(), torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)),
-    "labels at positions": (PerPosition(Bernoulli(), 1), torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)),
     "poisson": (Poisson(), torch.tensor([[1.0, 0.0, 9.0], [2.0, 0.0, 1.0]], dtype=torch.float64)),
     "gaussian": (Gaussian(0.7).double(), torch.tensor([[1.0, 0.0, 1.5], [0.2, 0.0, 1.0]], dtype=torch.float64)),
     "gaussian by output": (Gaussian(0.7, outputs=3).double(), torch.zeros(2, 3, dtype=torch.float64)),
+    "classes at positions": (PerPosition(Categorical(), 3), CLASSES.abs()),
+    "some classes at positions": (PerPosition(Categorical(), 3, ignore=-1), CLASSES),
+    "smoothed classes at positions": (PerPosition(Categorical(), 3), VALUES.softmax(-1)),
+    "labels at positions": (PerPosition(Bernoulli(), 3), (VALUES > 0).double()),
+    "some labels at positions": (PerPosition(Bernoulli(), 3, ignore=-1), SOME_LABELS),
+    "labels, one at a position": (PerPosition(Bernoulli(), 1), (VALUES > 0).double().flatten(1)),
+    "counts at positions": (PerPosition(Poisson(), 3), VALUES.abs().round()),
 }
 
 
@@ -29,7 +40,7 @@ def case(request):
     if isinstance(likelihood, Gaussian) and not likelihood.shared:
         with torch.no_grad():
             likelihood.log_noise.copy_(torch.tensor([-0.5, 0.1, 0.8]))
-    return likelihood, targets
+    return likelihood, AT_POSITIONS if likelihood.has_positions else OUTPUTS, targets
 
 
 def scaled(likelihood, columns):
@@ -37,37 +48,40 @@ def scaled(likelihood, columns):
 
 
 def test_columns_are_a_square_root_of_the_expected_hessian(case):
-    likelihood, targets = case
-    found = scaled(likelihood, likelihood.fisher_columns(OUTPUTS))
+    likelihood, outputs, targets = case
+    here = likelihood.at(targets)
+    found = scaled(here, here.fisher_columns(outputs))
     for n in range(2):
         # For these likelihoods the Hessian does not depend on the target, so its expectation is itself.
-        wanted = hessian_of(lambda f, n=n: -likelihood.log_prob(f[None], targets[n : n + 1]).sum())(OUTPUTS[n])
+        wanted = hessian_of(lambda f, n=n: -likelihood.log_prob(f[None], targets[n : n + 1]).sum())(outputs[n])
         assert_close(found[n], wanted)
 
 
 def test_products_are_those_of_the_columns(case, generator):
-    likelihood, _ = case
-    vectors = torch.randn(OUTPUTS.shape, generator=generator, dtype=OUTPUTS.dtype)
-    information = scaled(likelihood, likelihood.fisher_columns(OUTPUTS))
-    assert_close(likelihood.product(OUTPUTS, vectors).detach(), torch.einsum("ncd,nd->nc", information, vectors))
+    likelihood, outputs, targets = case
+    here = likelihood.at(targets)
+    vectors = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype)
+    information = scaled(here, here.fisher_columns(outputs))
+    assert_close(here.product(outputs, vectors).detach(), torch.einsum("ncd,nd->nc", information, vectors))
 
 
 def test_sampled_columns_agree_with_exact_ones_on_average(case, generator):
-    likelihood, _ = case
-    columns = likelihood.sampled_columns(OUTPUTS, 40_000, generator=generator)
-    assert_close(scaled(likelihood, columns), scaled(likelihood, likelihood.fisher_columns(OUTPUTS)), atol=0.05, rtol=0.05)
+    likelihood, outputs, targets = case
+    here = likelihood.at(targets)
+    columns = here.sampled_columns(outputs, 40_000, generator=generator)
+    assert_close(scaled(here, columns), scaled(here, here.fisher_columns(outputs)), atol=0.05, rtol=0.05)
 
 
 def test_the_score_is_the_derivative_of_the_log_probability(case):
-    likelihood, targets = case
-    outputs = OUTPUTS.clone().requires_grad_()
-    (wanted,) = torch.autograd.grad(likelihood.log_prob(outputs, targets).sum(), outputs)
-    assert_close(likelihood.score(OUTPUTS, targets).detach(), wanted)
+    likelihood, outputs, targets = case
+    moved = outputs.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(likelihood.log_prob(moved, targets).sum(), moved)
+    assert_close(likelihood.score(outputs, targets).detach(), wanted)
 
 
 def test_samples_have_mean_score_zero(case, generator):
-    likelihood, _ = case
-    many = OUTPUTS.repeat_interleave(40_000, 0)
+    likelihood, outputs, _ = case
+    many = outputs.repeat_interleave(40_000, 0)
     targets = likelihood.sample(many, generator=generator).detach()
     likelihood.check(many, targets)
     mean = likelihood.score(many, targets).detach().unflatten(0, (2, -1)).mean(1)
@@ -75,26 +89,26 @@ def test_samples_have_mean_score_zero(case, generator):
 
 
 def test_samples_have_the_mean_and_the_variance_that_are_said(case, generator):
-    likelihood, _ = case
+    likelihood, outputs, _ = case
     count = 40_000
-    drawn = likelihood.sample(OUTPUTS.repeat_interleave(count, 0), generator=generator).detach()
-    values = one_hot(drawn, 3) if drawn.ndim == 1 else drawn  # a class as indicators
+    drawn = likelihood.sample(outputs.repeat_interleave(count, 0), generator=generator).detach()
+    values = drawn if drawn.is_floating_point() else one_hot(drawn, 3).reshape(len(drawn), -1)  # a class as indicators
     values = values.double().unflatten(0, (2, count))
-    mean, variance = (moment.detach() for moment in likelihood.moments(OUTPUTS))
+    mean, variance = (moment.detach() for moment in likelihood.moments(outputs))
     assert ((values.mean(1) - mean).abs() < 4 * (variance / count).sqrt()).all()
     squares = (values - mean[:, None]).square()
     assert ((squares.mean(1) - variance).abs() < 4 * squares.std(1) / count**0.5 + 1e-9).all()
 
 
 def test_moments_are_taken_of_many_draws_at_once_and_linked_back_to_outputs(case):
-    likelihood, targets = case
-    draws = torch.stack([OUTPUTS, 2 * OUTPUTS, OUTPUTS - 1])
+    likelihood, outputs, targets = case
+    draws = torch.stack([outputs, 2 * outputs, outputs - 1])
     mean, variance = likelihood.moments(draws)
     for index in range(3):
         assert_close((mean[index], variance[index]), likelihood.moments(draws[index]))
     again = likelihood.link(mean)
     assert_close(likelihood.moments(again)[0], mean)
-    for metric, values in likelihood.metrics(OUTPUTS, targets).items():
+    for metric, values in likelihood.metrics(outputs, targets).items():
         assert_close(likelihood.metrics(again[0], targets)[metric], values)
 
 
