@@ -19,7 +19,7 @@ from symbayes.layout import Layout, hyperparameters, weights
 from symbayes.likelihoods import Categorical, Likelihood
 from symbayes.priors import Prior, TensorwisePrior
 from symbayes.training.by_curvature import ByCurvature, Laplace, Map
-from symbayes.training.optimiser import LARGEST, Optimiser
+from symbayes.training.optimiser import Optimiser
 from symbayes.training.record import Record
 from symbayes.training.result import Result
 from symbayes.training.scale import ScaleSearch
@@ -29,8 +29,6 @@ from symbayes.training.trainer import Objective, Problem, S, Schedule, Trainer, 
 _STEPS, _FEWEST = 16, 16
 #: Inputs that a result keeps, at most.
 EXAMPLES = 64
-#: The learning rate where matrices have more features on both sides than this: far too many for an eigenbasis.
-_WIDE, _RATE_OF_WIDE = 2 * LARGEST, 2e-3
 #: The full GGN is for models of up to so many weights, by up to so many products for each random vector.
 _MOST_WEIGHTS, _PRODUCTS = 20_000_000, 25
 #: Where features of factors, cubed, are more than this in sum, factors are decomposed after every so many epochs, or more often
@@ -91,9 +89,7 @@ def preset(problem: Problem, objective: Objective | None = None, epochs: int | N
             "The objective must be a Laplace, Map, Augerino or Elbo, or an Objective of your own; got "
             f"{type(objective).__name__}."
         )
-    named = weights(problem.model).values()
-    wide = any(weight.ndim == 2 and min(weight.shape) > _WIDE for weight in named)
-    usual = Schedule(learning_rate=_RATE_OF_WIDE) if wide else Schedule()
+    usual = Schedule()
     batch_size = max(_FEWEST, min(usual.batch_size, problem.data.size // _STEPS))
     schedule = replace(usual, batch_size=batch_size, epochs=usual.epochs if epochs is None else epochs)
     every = _interval(problem, schedule.epochs)

@@ -31,6 +31,8 @@ from symbayes.curvature.blocks import Block, DenseBlock, Factor, KroneckerBlock
 
 #: Sides of more features than this are left as they are: to rotate them would cost more than the step.
 LARGEST = 1000
+#: Matrices with more features than this on both sides, far too many for an eigenbasis, move at this share of the learning rate.
+WIDE, SHARE_OF_WIDE = 2 * LARGEST, 1 / 3
 #: Of a rotation.
 SIDES = ("left", "right")
 
@@ -98,6 +100,11 @@ def rotation(block: Block, size: int) -> Rotation | None:
     if left is None and right is None:
         return None
     return Rotation((size // (d_out * d_in), d_out, d_in), left, right)
+
+
+def is_wide(weight: Tensor) -> bool:
+    """Whether a weight is a matrix with very many features on both sides."""
+    return weight.ndim == 2 and min(weight.shape) > WIDE
 
 
 def _vectors(factor: Factor) -> Float[Tensor, "block d d"] | None:
@@ -227,14 +234,14 @@ class ProximalAdam(Descent):
         self.means = [torch.zeros_like(p) for p in self.parameters]
         self.squares = [torch.zeros_like(p) for p in self.parameters]
         device = self.parameters[0].device
-        numbers = torch.zeros(3, dtype=torch.float64, device=device if device.type == "cuda" else "cpu")
-        #: Steps taken, the learning rate, and that of slow parameters.
-        self.steps, self.rate, self.slow_rate = numbers.unbind()
+        numbers = torch.zeros(5, dtype=torch.float64, device=device if device.type == "cuda" else "cpu")
+        #: Steps taken, and the learning rate: of most parameters, of slow ones, of wide ones, and of those that are both.
+        self.steps, *self.rates = numbers.unbind()
         self._numbers = numbers
         types = {p.dtype for p in self.parameters}
         self._type = types.pop() if len(types) == 1 else torch.float64
         #: Each learning rate there is, and which parameters have it.
-        self._rates: list[tuple[Tensor, list[int]]] = []
+        self._movers: list[tuple[Tensor, list[int]]] = []
         #: lr · δ/N, entry by entry.
         self._pulls = [torch.zeros_like(p) for p in self.parameters]
         #: The parameters in these coordinates: themselves where there are none.
@@ -248,11 +255,14 @@ class ProximalAdam(Descent):
 
     def set(self, learning_rate: float, penalties: Sequence[float] | Tensor) -> None:
         """As `Descent` says; nothing waits for a GPU."""
-        self._numbers[1], self._numbers[2] = learning_rate, self.share * learning_rate
-        chosen = ([index for index, is_slow in enumerate(self.slow) if is_slow == slow] for slow in (False, True))
-        self._rates = [(rate, of) for rate, of in zip((self.rate, self.slow_rate), chosen, strict=True) if of]
-        for pull, penalty, slow in zip(self._pulls, penalties, self.slow, strict=True):
-            pull.fill_(penalty).mul_(self.share * learning_rate if slow else learning_rate)
+        rates = [learning_rate * share * wide for wide in (1.0, SHARE_OF_WIDE) for share in (1.0, self.share)]
+        for place, rate in enumerate(rates, start=1):
+            self._numbers[place] = rate
+        kinds = [slow + 2 * is_wide(p) for slow, p in zip(self.slow, self.parameters, strict=True)]
+        chosen = ([index for index, kind in enumerate(kinds) if kind == wanted] for wanted in range(len(rates)))
+        self._movers = [(rate, of) for rate, of in zip(self.rates, chosen, strict=True) if of]
+        for pull, penalty, kind in zip(self._pulls, penalties, kinds, strict=True):
+            pull.fill_(penalty).mul_(rates[kind])
 
     @torch.no_grad()
     def rotate(self, rotations: Sequence[Rotation | None]) -> None:
@@ -300,7 +310,7 @@ class ProximalAdam(Descent):
         torch._foreach_add_(metric, self.epsilon)
         # (θ − lr m / D) / (1 + lr δ / (N D)) = (θ D − lr m) / (D + lr δ / N)
         torch._foreach_mul_(parameters, metric)
-        for rate, chosen in self._rates:
+        for rate, chosen in self._movers:
             number = self._number(-rate / (1 - first**self.steps))
             moves = torch._foreach_mul([self.means[index] for index in chosen], number)
             torch._foreach_add_([parameters[index] for index in chosen], moves)
@@ -324,8 +334,7 @@ class ProximalAdam(Descent):
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Become what `state_dict` gave. Rotations lie in other memory then: steps must be captured again."""
-        numbers = state["numbers"]
-        self._numbers.copy_(numbers if len(numbers) == 3 else torch.cat([numbers, numbers[1:]]))  # earlier, all moved alike
+        self._numbers[0] = state["numbers"][0]  # learning rates are set before every epoch
         self._launched = int(state["launched"])
         for index, parameter in enumerate(self.parameters):
             self.means[index].copy_(state[f"mean.{index}"])

@@ -135,7 +135,8 @@ class Schedule:
     Args:
         epochs: Passes over the data.
         batch_size: Data in a step.
-        learning_rate: Of the weights; it falls to zero along a cosine.
+        learning_rate: Of the weights; it falls to zero along a cosine. By Adam, matrices with more than 2000 features on both
+            sides move at a third of it.
         warm_up: Share of the epochs, the first ones, in which it rises from little, so that it may be higher.
     """
 

@@ -69,10 +69,3 @@ def test_models_with_extents_have_no_running_factors():
     assert sb.preset(problem(model)).optimiser == PLAIN
     assert sb.preset(problem(network())).optimiser == sb.Optimiser()
     assert sb.preset(problem(network()), sb.Elbo()).optimiser == PLAIN
-
-
-def test_matrices_too_wide_for_an_eigenbasis_learn_slowly():
-    wide = nn.Sequential(nn.Flatten(), nn.Linear(4, 2001), nn.Linear(2001, 2001), nn.Linear(2001, 3))
-    narrow = nn.Sequential(nn.Flatten(), nn.Linear(4, 2001), nn.Linear(2001, 3))
-    rates = [sb.preset(problem(model)).schedule.learning_rate for model in (wide, narrow)]
-    assert rates == [2e-3, 6e-3]

@@ -224,4 +224,5 @@ def test_they_move_slowly_where_training_begins_symmetric(symmetric):
     assert state.descent.slow == (breaking_weights(model) if symmetric else [False] * len(weights(model)))
     for epoch in (1, 2):
         trainer.epoch(state)
-        assert float(state.descent.slow_rate) == pytest.approx(slow_share(epoch, 4) * float(state.descent.rate))
+        rate, slow_rate, *_ = state.descent.rates
+        assert float(slow_rate) == pytest.approx(slow_share(epoch, 4) * float(rate))
