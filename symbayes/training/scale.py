@@ -54,7 +54,7 @@ class ScaleSearch:
     share: float = 0.1
     factor: float = 3.0
     rate: float = 0.5
-    steps: int = 10
+    steps: int = 20
     data: int = 20_000
 
     def __post_init__(self) -> None:
