@@ -1,13 +1,13 @@
 """Torch's layers as rows: the one file that knows the layers of others.
 
-`nn.Linear`, `nn.Conv1d/2d/3d` and `nn.Embedding` have dense or one-hot rows, norm layers diagonal ones. `nn.MultiheadAttention`
-computes its projections without calling a module, so while curvature is captured its forward pass is replaced by an
-equal one that shows them. A subclass counts as its base only while it computes the same. Whatever is not listed here has no
-rows, and its tensors are free parameters (`Layout.free`).
+`nn.Linear`, `nn.Conv1d/2d/3d` and `nn.Embedding` have dense or one-hot rows, norm layers diagonal ones. `nn.RNN`, `nn.GRU`,
+`nn.LSTM` and `nn.MultiheadAttention` compute their products without calling a module, so while curvature is captured their
+forward pass is replaced by an equal one that shows them. A subclass counts as its base only while it computes the same.
+Whatever is not listed here has no rows, and its tensors are free parameters (`Layout.free`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -161,7 +161,7 @@ class NormRows(RowForm):
 #: The layers that are known, and the methods by which a subclass may compute something else.
 _KNOWN = (
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d,
-    nn.InstanceNorm2d, nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.MultiheadAttention,
+    nn.InstanceNorm2d, nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.MultiheadAttention, nn.RNN, nn.GRU, nn.LSTM,
 )  # fmt: skip
 _METHODS = ("forward", "__call__", "_call_impl", "_conv_forward", "_apply_instance_norm", "_handle_no_batch_input")
 
@@ -169,7 +169,7 @@ _METHODS = ("forward", "__call__", "_call_impl", "_conv_forward", "_apply_instan
 def torch_layer(module: nn.Module) -> type[nn.Module] | None:
     """The layer of torch that a module computes the same as; None where it has a forward pass of its own."""
     kind = next((kind for kind in _KNOWN if isinstance(module, kind)), None)
-    if kind is None or "forward" in vars(module):
+    if kind is None or not isinstance(vars(module).get("forward"), Replaced | None):
         return None
     same = all(getattr(type(module), method, None) is getattr(kind, method, None) for method in _METHODS)
     return kind if same else None
@@ -225,6 +225,9 @@ def maps_inside(module: nn.Module) -> Iterator[InnerMap]:
     if _shows_attention(module):
         yield InnerMap("in_proj", LinearRows(), "in_proj_weight", "in_proj_bias", "in_proj")
         yield InnerMap("out_proj", LinearRows(), "out_proj.weight", "out_proj.bias", "out_proj")
+    elif _shows_recurrence(module):
+        for part in _recurrent_parts(cast(nn.RNNBase, module)):
+            yield InnerMap(part, LinearRows(), f"weight_{part}", f"bias_{part}", part)
     elif (form := row_form(module)) is not None:
         yield InnerMap("", form, "weight", "bias")
     if isinstance(module, Shaped):
@@ -243,8 +246,40 @@ def captured_forward(module: nn.Module, show: Show, name: str) -> Callable[..., 
     """
     if _shows_attention(module):
         return attention_forward(cast(nn.MultiheadAttention, module), show, name)
+    if _shows_recurrence(module):
+        return recurrent_forward(cast(nn.RNNBase, module), show, name)
     form = row_form(module)
     return form.forward if isinstance(form, ConvRows) and form.module.padding_mode == "circular" else None
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A forward pass in place of a module's own, which gives the same."""
+
+    forward: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+
+@contextmanager
+def replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """A context in which a module has a forward pass that gives the same as its own."""
+    before = vars(module).get("forward")
+    vars(module)["forward"] = Replaced(forward)
+    try:
+        yield
+    finally:
+        vars(module).pop("forward")
+        if before is not None:
+            vars(module)["forward"] = before
+
+
+def stepwise_forwards(model: nn.Module) -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
+    """Modules whose own forward pass torch cannot differentiate twice, or not while they evaluate, and one that it can."""
+    for name, module in model.named_modules():
+        if _shows_recurrence(module):
+            yield module, recurrent_forward(cast(nn.RNNBase, module), lambda part, inputs, outputs: outputs, name)
 
 
 def padding_row(module: nn.Module) -> int | None:
@@ -304,6 +339,80 @@ def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> C
         shown = weights.mean(1) if average_attn_weights else weights
         outputs = outputs if module.batch_first else outputs.transpose(0, 1)
         return outputs, shown if need_weights else None
+
+    return forward
+
+
+def _shows_recurrence(module: nn.Module) -> bool:
+    """Whether `recurrent_forward` does what a module does."""
+    return torch_layer(module) in _CELLS and not cast(nn.RNNBase, module).proj_size
+
+
+def _recurrent_parts(module: nn.RNNBase) -> list[str]:
+    """The products of a recurrent module, as its tensors name them: of inputs and of states, layer by layer, both ways."""
+    ways = ("", "_reverse") if module.bidirectional else ("",)
+    return [f"{kind}_l{layer}{way}" for layer in range(module.num_layers) for way in ways for kind in ("ih", "hh")]
+
+
+#: From gates of the input and of the state, and the state: the next one, which begins with what is given out.
+_Cell = Callable[[nn.RNNBase, Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
+
+
+def _plain_cell(module: nn.RNNBase, seen: Tensor, kept: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return ((seen + kept).relu() if module.mode == "RNN_RELU" else (seen + kept).tanh(),)
+
+
+def _gru_cell(module: nn.RNNBase, seen: Tensor, kept: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    (reset, update, new), (of_reset, of_update, of_new) = seen.chunk(3, -1), kept.chunk(3, -1)
+    share = (update + of_update).sigmoid()
+    return ((1 - share) * (new + (reset + of_reset).sigmoid() * of_new).tanh() + share * state[0],)
+
+
+def _lstm_cell(module: nn.RNNBase, seen: Tensor, kept: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    add, forget, new, give = (seen + kept).chunk(4, -1)
+    cell = forget.sigmoid() * state[1] + add.sigmoid() * new.tanh()
+    return give.sigmoid() * cell.tanh(), cell
+
+
+_CELLS: dict[type[nn.Module] | None, _Cell] = {nn.RNN: _plain_cell, nn.GRU: _gru_cell, nn.LSTM: _lstm_cell}
+
+
+def recurrent_forward(module: nn.RNNBase, show: Show, name: str) -> Callable[..., Any]:
+    """A forward pass equal to a recurrent module's own, step by step, that shows its products: those of states at each step."""
+    cell, is_lstm = _CELLS[torch_layer(module)], isinstance(module, nn.LSTM)
+
+    def product(part: str, inputs: Tensor) -> Tensor:
+        bias = getattr(module, f"bias_{part}", None)
+        return show(part, inputs, functional.linear(inputs, getattr(module, f"weight_{part}"), bias))
+
+    def run(inputs: Tensor, part: str, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        seen, steps = product(f"ih_{part}", inputs).unbind(1), []
+        for gates in reversed(seen) if part.endswith("_reverse") else seen:
+            state = cell(module, gates, product(f"hh_{part}", state[0]), state)
+            steps.append(state[0])
+        return torch.stack(steps[::-1] if part.endswith("_reverse") else steps, 1), state
+
+    def forward(inputs: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
+        if not isinstance(inputs, Tensor) or inputs.ndim != 3:
+            got = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else f"a {type(inputs).__name__}"
+            raise RuntimeError(
+                f"Recurrent module {name!r} must see a batch of sequences [n, steps, features] of one length, so that its "
+                f"curvature can be captured; got {got}."
+            )
+        outputs = inputs if module.batch_first else inputs.transpose(0, 1)
+        parts = [part.removeprefix("ih_") for part in _recurrent_parts(module) if part.startswith("ih_")]
+        zeros = outputs.new_zeros(len(parts), len(outputs), module.hidden_size)
+        first = (zeros, zeros) if hx is None else tuple(hx) if is_lstm else (hx,)
+        ways, last = 2 if module.bidirectional else 1, []
+        for layer in range(module.num_layers):
+            found = [
+                run(outputs, parts[index], tuple(each[index] for each in first))
+                for index in range(layer * ways, (layer + 1) * ways)
+            ]
+            outputs = torch.cat([steps for steps, _ in found], -1)
+            last += [state for _, state in found]
+        ends = tuple(torch.stack(each) for each in zip(*last, strict=True))
+        return outputs if module.batch_first else outputs.transpose(0, 1), ends if is_lstm else ends[0]
 
     return forward
 

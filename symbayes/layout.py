@@ -6,14 +6,14 @@ families of posteriors for the form of their matrices, tables for their symmetry
     tensors           every trainable tensor, with the layer and path that it belongs to, and the symmetry of that path
     sites             every linear map that has trainable tensors: its row form, the names of its weight and bias, and how many
                       copies of each datum it sees, where it is inside an average over transformations
-    free              the tensors that belong to no map; of them only gradients are known
+    free              the tensors that belong to no map, or that modules share; of them only gradients are known
     hyperparameters   what is learned, too, but is no weight
 
 No other file walks over the modules of a model to find its weights, and models without a layout are refused here. Tensors stay
 in the model: a layout has their names, and `weights` and `hyperparameters` give them by name.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from symbayes.adapters import maps_inside, padding_row, uncalled
 from symbayes.groups.grids import SpaceGroup
 from symbayes.groups.group import Group
 from symbayes.layers.basis import RadialBasis
-from symbayes.layers.path import Averaging, LinearMap, RowForm, Rows, Splitting
+from symbayes.layers.path import Averaging, LinearMap, RowForm, Rows
 from symbayes.layers.relaxed import RelaxedLayer
 
 Kind = Literal["weight", "bias", "shape"]
@@ -63,13 +63,18 @@ def call_with(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -
     A tensor that several modules hold is replaced in all of them. Torch would find them by all their names, and leave a module
     that has two names without its parameters.
     """
-    holders: dict[int, list[str]] = {}
+    shared = {other: tensors[first] for first, *others in _holders(model) if first in tensors for other in others}
+    return functional_call(model, {**tensors, **shared}, (inputs,), tie_weights=False)
+
+
+def _holders(model: nn.Module) -> list[list[str]]:
+    """The names of every parameter: one for each module that holds it."""
+    found: dict[int, list[str]] = {}
     for name, module in model.named_modules():
         for own, parameter in module._parameters.items():
             if parameter is not None:
-                holders.setdefault(id(parameter), []).append(_join(name, own))
-    shared = {other: tensors[first] for first, *others in holders.values() if first in tensors for other in others}
-    return functional_call(model, {**tensors, **shared}, (inputs,), tie_weights=False)
+                found.setdefault(id(parameter), []).append(_join(name, own))
+    return list(found.values())
 
 
 def held(model: nn.Module, differentiable: bool) -> dict[str, Tensor]:
@@ -113,7 +118,7 @@ class Site:
     part: str = ""
     #: Copies of each datum that the module sees in a batch, side by side, inside an average over transformations.
     copies: int = 1
-    #: Parts of each of these that it sees for themselves, side by side in a batch.
+    #: Parts of each of these that it saw for themselves, side by side in a batch; known where it was called.
     parts: int = 1
     #: Blocks and sides of the weight as it is stored; None where it is frozen, or no matrix.
     matrix: tuple[int, int, int] | None = None
@@ -163,9 +168,9 @@ class Layout:
 
     #: By name, in the order of `named_parameters`.
     tensors: dict[str, WeightTensor]
-    #: By name; a tensor that modules share belongs to the first of them.
+    #: By name.
     sites: dict[str, Site]
-    #: The tensors that belong to no site.
+    #: The tensors that belong to no site: to none of the modules, or to several of them.
     free: tuple[str, ...]
     #: The names of hyperparameters that are learned.
     hyperparameters: tuple[str, ...]
@@ -185,24 +190,13 @@ class Layout:
         """
         modules = dict(model.named_modules())
         tensors = _tensors(model, modules)
-        sites = _sites(modules, dict(model.named_parameters()), tensors)
+        tied = {first for first, *others in _holders(model) if others}
+        sites = _sites(modules, dict(model.named_parameters()), tensors.keys() - tied)
         covered = {tensor for site in sites.values() for tensor in (site.weight, site.bias)}
         free = tuple(name for name in tensors if name not in covered)
         rows = {name: padding_row(module) for name, module in modules.items()}
         padding = {name: row for name, row in rows.items() if row is not None}
         return Layout(tensors, sites, free, tuple(hyperparameters(model)), _shared(model), padding)
-
-    def refuse_shared(self) -> None:
-        """Refuse trainable tensors that modules share.
-
-        Raises:
-            RuntimeError: Naming the first.
-        """
-        for name, first in self.shared.items():
-            raise RuntimeError(
-                f"Parameter {name!r} is the same tensor as {first!r}. The curvature of weights that are shared between modules "
-                "is not known to the row form; give each module its own, or freeze it (requires_grad=False)."
-            )
 
     def refuse_padding(self) -> None:
         """Refuse embeddings with a row that torch never gives a gradient: its spread would grow unchecked.
@@ -269,18 +263,13 @@ def _place(name: str, size: int, modules: Mapping[str, nn.Module]) -> WeightTens
     return WeightTensor(name, layer, path, _symmetry(outermost), size, kind, relaxes, breaks, _inner_group(outermost))
 
 
-def _sites(
-    modules: Mapping[str, nn.Module], parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, WeightTensor]
-) -> dict[str, Site]:
-    """Every linear map of a model that has trainable weights."""
+def _sites(modules: Mapping[str, nn.Module], parameters: Mapping[str, nn.Parameter], tensors: Set[str]) -> dict[str, Site]:
+    """Every linear map of a model that has some of the tensors."""
     averaged = _inside({name: module.copies_inside for name, module in modules.items() if isinstance(module, Averaging)})
-    split = _inside({name: module.parts_inside for name, module in modules.items() if isinstance(module, Splitting)})
     never_called = {_join(name, child) for name, module in modules.items() for child in uncalled(module)}
     found: dict[str, Site] = {}
     for name, module in modules.items():
-        copies, parts = (
-            prod(count for prefix, count in inside.items() if f"{name}.".startswith(prefix)) for inside in (averaged, split)
-        )
+        copies = prod(count for prefix, count in averaged.items() if f"{name}.".startswith(prefix))
         for inner in maps_inside(module) if name not in never_called else ():
             named = (_join(name, tensor) for tensor in (inner.weight, inner.bias))
             weight, bias = (tensor if tensor in tensors else None for tensor in named)
@@ -288,7 +277,7 @@ def _sites(
                 matrix = _matrix(inner.form, parameters[weight].shape) if weight else None
                 once = not inner.part and _may_meet_once(module, inner.form)
                 own = _join(name, inner.name)
-                found[own] = Site(own, inner.form, weight, bias, name, inner.part, copies, parts, matrix, once)
+                found[own] = Site(own, inner.form, weight, bias, name, inner.part, copies, matrix=matrix, may_meet_once=once)
     return found
 
 

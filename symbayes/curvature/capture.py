@@ -9,7 +9,9 @@ more than weights, all of it can be captured with a graph (`differentiable`), so
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from types import TracebackType
 
 import torch
@@ -17,9 +19,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from symbayes.adapters import NormsByParts, captured_forward
+from symbayes.adapters import NormsByParts, captured_forward, replaced
 from symbayes.curvature.evaluate import evaluating
 from symbayes.layout import Layout, Site, call_with, held
+
+#: Gradients of free tensors are computed for as many data at once as stay below this many numbers.
+_FREE_BUDGET = 2**26
 
 
 def free_gradients(
@@ -41,9 +46,10 @@ def free_gradients(
         (gradients,) = vjp(outputs, chosen)[1](column)
         return {name: gradient.flatten() for name, gradient in gradients.items()}
 
+    at_once = max(1, _FREE_BUDGET // max(1, sum(tensor.numel() for tensor in chosen.values())))
     try:
         with NormsByParts() if differentiable else nullcontext():
-            found = [vmap(of_one)(inputs, column) for column in columns]
+            found = [vmap(of_one, chunk_size=at_once)(inputs, column) for column in columns]
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(
             f"Parameters {sorted(names)} are trainable and belong to no layer that symbayes knows, and torch could not "
@@ -78,8 +84,11 @@ COLUMN_BUDGET, COLUMN_BUDGET_CPU = 2**24, 2**20
 _LOOKED_AT = 8
 
 
-#: Called with the part of the columns, the name of a map, and gradients [v, n, *rest] with respect to its output.
+#: Called with the part of the columns, the name of a map, and gradients [v, m, *rest] with respect to its output, where all
+#: that it was called with of a datum lies side by side.
 Deliver = Callable[[int, str, Tensor], None]
+#: Called with the name of a source and such gradients for each of its calls; None where outputs do not depend on one.
+_ToMaps = Callable[[str, Sequence[Tensor | None]], None]
 
 
 def is_differentiable(model: nn.Module, inputs: Tensor) -> bool:
@@ -98,8 +107,9 @@ def depends_on_more(model: nn.Module, inputs: Tensor, *, hyperparameters: bool) 
 class Capture:
     """A context in which forward passes of a model are recorded; the model evaluates (no dropout, fixed norms) inside it.
 
-    Raises:
-        RuntimeError: If a tensor is shared between modules.
+    A module may be called several times in a forward pass, and may see several parts of a datum for themselves, side by side in
+    a batch: rows of all of them are rows of the datum. What is the same for all data, such as numbers of positions, is shown to
+    a module once for each of them.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -107,18 +117,22 @@ class Capture:
         #: Whether what is captured keeps its graph; may be set before a forward pass.
         self.differentiable = False
         self.layout = Layout.of(model)
-        self.layout.refuse_shared()
         #: The maps of every source that is recorded: a module, or a part of one.
         self._of_source: dict[str, list[Site]] = {}
         for site in self.layout.sites.values():
             self._of_source.setdefault(site.source, []).append(site)
-        #: By map.
+        #: Maps as they were called in the last forward pass, and what they saw.
+        self.sites: dict[str, Site] = {}
         self.inputs: dict[str, Tensor] = {}
-        #: By source.
-        self.outputs: dict[str, Tensor] = {}
+        #: What each source saw and gave, call by call.
+        self._seen: dict[str, list[Tensor]] = {}
+        self.outputs: dict[str, list[Tensor]] = {}
+        #: Sources that see the same for all data.
+        self._fixed: set[str] = set()
+        self._expanded: set[str] = set()
         #: What was recorded, and how often it had been written to by then: nn.Linear may add its bias in place.
         self._versions: list[tuple[Tensor, int]] = []
-        self._recording = self._copying = False
+        self._recording = self._copying = self._looking = False
         #: Whether outputs depend on tensors of a user that ask for gradients; known after the first forward pass.
         self._tracked: bool | None = None
         #: Whether columns go back one by one, because torch has no right rule for several.
@@ -132,12 +146,13 @@ class Capture:
             module = self.model.get_submodule(name)
             forward = captured_forward(module, partial(self._show, name), name)
             if forward is not None:
-                module.forward = forward
-                self._undo.callback(module.__dict__.pop, "forward")
+                self._undo.enter_context(replaced(module, forward))
             if name in self._of_source:
                 # Before the hooks of a user, which may change what the module gave.
                 hook = module.register_forward_hook(partial(self._hook, name), prepend=True, with_kwargs=True)
                 self._undo.callback(hook.remove)
+                before = module.register_forward_pre_hook(partial(self._expand, name))
+                self._undo.callback(before.remove)
         return self
 
     def forget(self) -> None:
@@ -146,17 +161,18 @@ class Capture:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._undo.close()
-        self.inputs, self.outputs = {}, {}
+        self.sites, self.inputs, self._seen, self.outputs = {}, {}, {}, {}
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "n c"]:
         """The outputs of the model; what its maps saw and gave is in `inputs` and `outputs`.
 
         Raises:
-            RuntimeError: If a map with trainable weights did not run, or ran twice.
+            RuntimeError: If a map with trainable weights did not run, or on data of several shapes.
             ValueError: If the outputs are not a row for each datum.
         """
         if self._tracked is None:
             self._tracked = depends_on_more(self.model, inputs[:_LOOKED_AT], hyperparameters=False)
+            self._fixed = self._find_fixed(inputs[:1])
         outputs = self._run(inputs)
         if outputs is None:
             self._copying = True
@@ -169,25 +185,56 @@ class Capture:
                 f"got shape {tuple(outputs.shape)}."
             )
         for name, site in self.layout.sites.items():
-            if name not in self.inputs:
+            calls = self._seen.get(site.source)
+            if calls is None:
                 raise RuntimeError(
                     f"Parameter {site.weight or site.bias!r} is trainable, but its module did not run in the forward pass, so "
                     "the evidence would ignore it. Freeze it (requires_grad=False), or call the module."
                 )
+            if len({call.shape for call in calls}) > 1:
+                raise RuntimeError(
+                    f"A module that is called several times must see data of one shape each time; {site.source!r} sees "
+                    f"{[tuple(call.shape) for call in calls]}. Give each call a module of its own, or use Ggn() or Lanczos(), "
+                    "which do not look into modules."
+                )
+            self.inputs[name] = _side_by_side(calls, 0)
+            self.sites[name] = replace(site, parts=len(self.inputs[name]) // (len(inputs) * site.copies))
         return outputs
+
+    def refuse_expanded(self, error: Exception | None = None) -> None:
+        """Refuse a module that was shown for each datum what is the same for all, where the model does not use it so.
+
+        Raises:
+            RuntimeError: Naming it, if there is one.
+        """
+        for name in self._expanded:
+            raise _not_of_data(name, "; it is called once for all of them") from error
+
+    def _find_fixed(self, datum: Tensor) -> set[str]:
+        """Sources that see as many of whatever it is for two data as for three."""
+        lengths: list[dict[str, list[int]]] = []
+        for count in (2, 3):
+            self._fixed, self._looking = set(), True
+            try:
+                self._run(datum.repeat(count, *(1,) * (datum.ndim - 1)))
+            finally:
+                self._looking = False
+            lengths.append({name: [len(call) for call in calls] for name, calls in self._seen.items()})
+        return {name for name, found in lengths[0].items() if lengths[1].get(name) == found}
 
     def _run(self, inputs: Tensor) -> Tensor | None:
         """A recorded forward pass; None if an operation in place (nn.ReLU(inplace=True)) changed what a map saw or gave."""
-        self.inputs, self.outputs, self._versions, self._size = {}, {}, [], len(inputs)
+        self.sites, self.inputs, self._seen, self.outputs, self._versions, self._size = {}, {}, {}, {}, [], len(inputs)
         tensors = held(self.model, self.differentiable)
         self._recording = True
         try:
             with torch.enable_grad(), NormsByParts() if len(inputs) == 1 else nullcontext():
                 outputs: Tensor = call_with(self.model, tensors, inputs)
-        except RuntimeError as error:
-            if self._copying or "in-place operation" not in str(error):
-                raise
-            return None
+        except (RuntimeError, ValueError, IndexError) as error:
+            if "in-place operation" in str(error) and not self._copying:
+                return None
+            self.refuse_expanded(error)
+            raise
         finally:
             self._recording = False
         changed = any(recorded._version > version for recorded, version in self._versions)
@@ -201,7 +248,7 @@ class Capture:
         """
         if not self.outputs:
             return
-        size = sum(output.numel() for output in self.outputs.values())
+        size = sum(output.numel() for calls in self.outputs.values() for output in calls)
         at_once = max(1, (COLUMN_BUDGET_CPU if outputs.device.type == "cpu" else COLUMN_BUDGET) // max(1, size))
         chunks = [(part, chunk) for part, of_part in enumerate(columns) for chunk in of_part.split(at_once)]
         for index, (part, chunk) in enumerate(chunks):
@@ -222,46 +269,72 @@ class Capture:
                     "Freeze it (requires_grad=False), or use it."
                 )
 
-    def _deliver(self, deliver: Callable[[str, Tensor], None], source: str, gradients: Tensor) -> None:
+    def _deliver(self, deliver: Callable[[str, Tensor], None], source: str, gradients: Sequence[Tensor | None]) -> None:
+        some = next(gradient for gradient in gradients if gradient is not None)
+        whole = _side_by_side([torch.zeros_like(some) if gradient is None else gradient for gradient in gradients], 1)
         for site in self._of_source[source]:
-            deliver(site.name, gradients)
+            deliver(site.name, whole)
 
-    def _one_column(self, outputs: Tensor, column: Tensor, keep: bool, deliver: Callable[[str, Tensor], None]) -> set[str]:
-        """Gradients are delivered as they arise, so that only one of them is held; the maps they arose for."""
+    def _one_column(self, outputs: Tensor, column: Tensor, keep: bool, deliver: _ToMaps) -> set[str]:
+        """Gradients are delivered as they arise, so that only those of one source are held; the sources they arose for."""
+        arrived: dict[str, list[Tensor | None]] = {name: [None] * len(calls) for name, calls in self.outputs.items()}
         found: set[str] = set()
 
-        def hook(name: str, gradient: Tensor) -> None:
+        def hook(name: str, call: int, gradient: Tensor) -> None:
             found.add(name)
-            deliver(name, gradient[None])
+            arrived[name][call] = gradient[None]
+            if all(each is not None for each in arrived[name]):
+                deliver(name, arrived.pop(name))
 
-        hooks = [output.register_hook(partial(hook, name)) for name, output in self.outputs.items()]
+        every = [(name, call, output) for name, calls in self.outputs.items() for call, output in enumerate(calls)]
+        hooks = [output.register_hook(partial(hook, name, call)) for name, call, output in every]
         # From the first maps all others are passed; unless maps behind inputs or other tensors of a user are no leaves.
-        first = [output for output in self.outputs.values() if output.is_leaf or self._tracked]
+        first = [output for _, _, output in every if output.is_leaf or self._tracked]
         torch.autograd.grad(outputs, first, column, retain_graph=keep, allow_unused=True)
         for handle in hooks:
             handle.remove()
+        for name in found & arrived.keys():
+            deliver(name, arrived[name])
         return found
 
-    def _many_columns(self, outputs: Tensor, columns: Tensor, keep: bool, deliver: Callable[[str, Tensor], None]) -> set[str]:
-        """Several columns in one pass, for small maps; the maps whose gradients were delivered."""
-        gradients = torch.autograd.grad(
-            outputs, list(self.outputs.values()), columns, retain_graph=keep, is_grads_batched=True, allow_unused=True
-        )
-        found = {name: gradient for name, gradient in zip(self.outputs, gradients, strict=True) if gradient is not None}
-        for name, gradient in found.items():
-            deliver(name, gradient)
-        return set(found)
+    def _many_columns(self, outputs: Tensor, columns: Tensor, keep: bool, deliver: _ToMaps) -> set[str]:
+        """Several columns in one pass, for small maps; the sources whose gradients were delivered."""
+        flat = [output for calls in self.outputs.values() for output in calls]
+        gradients = torch.autograd.grad(outputs, flat, columns, retain_graph=keep, is_grads_batched=True, allow_unused=True)
+        return self._deliver_all(gradients, deliver)
 
-    def _with_graph(self, outputs: Tensor, columns: Tensor, deliver: Callable[[str, Tensor], None]) -> set[str]:
-        """Gradients that can be differentiated in turn; the maps whose gradients were delivered."""
+    def _with_graph(self, outputs: Tensor, columns: Tensor, deliver: _ToMaps) -> set[str]:
+        """Gradients that can be differentiated in turn; the sources whose gradients were delivered."""
+        flat = [output for calls in self.outputs.values() for output in calls]
         found: set[str] = set()
         for column in columns:
-            gradients = torch.autograd.grad(outputs, list(self.outputs.values()), column, create_graph=True, allow_unused=True)
-            for name, gradient in zip(self.outputs, gradients, strict=True):
-                if gradient is not None:
-                    deliver(name, gradient[None])
-                    found.add(name)
+            gradients = torch.autograd.grad(outputs, flat, column, create_graph=True, allow_unused=True)
+            found |= self._deliver_all([None if gradient is None else gradient[None] for gradient in gradients], deliver)
         return found
+
+    def _deliver_all(self, gradients: Sequence[Tensor | None], deliver: _ToMaps) -> set[str]:
+        found, rest = set(), iter(gradients)
+        for name, calls in self.outputs.items():
+            own = list(islice(rest, len(calls)))
+            if any(gradient is not None for gradient in own):
+                deliver(name, own)
+                found.add(name)
+        return found
+
+    def _expand(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        """What is the same for all data, once for each of them."""
+        if name not in self._fixed or not self._recording or not inputs:
+            return None
+        first, *others = inputs
+        size = self._size * self._of_source[name][0].copies
+        if isinstance(module, nn.Embedding) and first.ndim == 1:
+            first = first.expand(size, -1)
+        elif len(first) == 1:
+            first = first.expand(size, *first.shape[1:])
+        else:
+            return None
+        self._expanded.add(name)
+        return first, *others
 
     def _hook(self, name: str, _: nn.Module, inputs: tuple[Tensor, ...], by_name: dict[str, Tensor], outputs: Tensor) -> Tensor:
         return self._record(name, first_of(inputs, by_name), outputs)
@@ -272,27 +345,32 @@ class Capture:
     def _record(self, name: str, inputs: Tensor, outputs: Tensor) -> Tensor:
         if name not in self._of_source or not self._recording:
             return outputs
-        if name in self.outputs:
-            raise RuntimeError(
-                f"Module {name!r} ran twice in one forward pass. The curvature of weights shared between calls is not known "
-                "to the row form; give each call a module of its own."
-            )
-        site = self._of_source[name][0]
-        size = self._size * site.copies * site.parts
-        if len(inputs) != size or len(outputs) != size:
-            raise RuntimeError(
-                f"Module {name!r} must get the data along its first axis so that its curvature is of each datum: there are "
-                f"{size}, got inputs of shape {tuple(inputs.shape)}. Keep the batch first ([n, positions, features]); "
-                "expand what is the same for all data to it, or make it an nn.Parameter."
-            )
+        if self._looking:
+            self._seen.setdefault(name, []).append(inputs)
+            return outputs
+        size = self._size * self._of_source[name][0].copies
+        if len(inputs) % size or len(inputs) != len(outputs) or name in self._fixed - self._expanded:
+            raise _not_of_data(name, f": there are {size}, got inputs of shape {tuple(inputs.shape)}")
         if not outputs.requires_grad:
             outputs.requires_grad_()
         seen = inputs if self.differentiable else inputs.detach()
         seen = seen.clone() if self._copying else seen
-        self.outputs[name] = outputs
-        self.inputs |= dict.fromkeys((site.name for site in self._of_source[name]), seen)
+        self._seen.setdefault(name, []).append(seen)
+        self.outputs.setdefault(name, []).append(outputs)
         self._versions += [(outputs, outputs._version), (seen, seen._version)]
         return outputs.clone() if self._copying else outputs
+
+
+def _not_of_data(name: str, words: str) -> RuntimeError:
+    return RuntimeError(
+        f"Module {name!r} must get the data along its first axis so that its curvature is of each datum{words}. Keep the batch "
+        "first ([n, positions, features]); expand what is the same for all data to it, or make it an nn.Parameter."
+    )
+
+
+def _side_by_side(calls: Sequence[Tensor], axis: int) -> Tensor:
+    """What several calls saw of each datum, or gradients of what they gave, beside one another along the axis of data."""
+    return calls[0] if len(calls) == 1 else torch.stack(list(calls), axis + 1).flatten(axis, axis + 1)
 
 
 def first_of(inputs: tuple[Tensor, ...], by_name: dict[str, Tensor]) -> Tensor:

@@ -286,10 +286,10 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
     one = len(reference.inputs) // 2
 
     def add(part: int, name: str, gradients: Tensor) -> None:
-        _add(layout.sites[name], capture.inputs[name], gradients[-1:], found, sizes)
+        _add(capture.sites[name], capture.inputs[name], gradients[-1:], found, sizes)
 
     def check_alone(part: int, name: str, gradients: Tensor) -> None:
-        site = layout.sites[name]
+        site = capture.sites[name]
         by_datum = gradients[0].unflatten(0, (-1, site.copies * site.parts)).abs().flatten(1).amax(1)
         by_datum[one] = 0
         if (by_datum > 0).any():
@@ -303,6 +303,7 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
         capture.differentiable = False
         outputs = capture.forward(reference.inputs)
         if not reference.gives(outputs.detach()):
+            capture.refuse_expanded()
             raise RuntimeError(
                 "The model must give the same outputs while its curvature is captured; it does not. Use Ggn() or Lanczos(), "
                 "which do not look into modules."

@@ -57,7 +57,7 @@ class DiagonalAccumulator(Accumulator):
         self.rows = torch.empty(0)
         self.squares: dict[tuple[str, int], Tensor] = {}
 
-    def see(self, inputs: Tensor) -> None:
+    def begin(self, inputs: Tensor) -> None:
         self.rows = self.site.rows(inputs).values
 
     def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from symbayes.adapters import replaced, stepwise_forwards
 from symbayes.data.source import check_finite, first_datum
 from symbayes.errors import NotFiniteError
 from symbayes.likelihoods import Likelihood
@@ -21,13 +22,18 @@ _SETTING = threading.RLock()
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """No dropout, fixed norms, no autocast, attention by a path that can be differentiated; modules are left as they were."""
+    """No dropout, fixed norms, no autocast, attention and recurrence by ways that can be differentiated twice.
+
+    Modules are left as they were.
+    """
     training = {module: module.training for module in model.modules()}
     fast = torch.backends.mha.get_fastpath_enabled()
     model.eval()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), without_autocast():  # the other ways to attend have no second derivatives
+        with ExitStack() as ways, sdpa_kernel(SDPBackend.MATH), without_autocast():
+            for module, forward in stepwise_forwards(model):
+                ways.enter_context(replaced(module, forward))
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

@@ -116,7 +116,7 @@ def data_at_once(model: nn.Module, data: DataSource) -> int:
         return _DATA
     with Capture(model) as capture:
         capture.forward(few)
-        numbers = sum(output.numel() for output in capture.outputs.values()) // len(few)
+        numbers = sum(output.numel() for calls in capture.outputs.values() for output in calls) // len(few)
     return min(_DATA_GPU, max(1, OUTPUT_BUDGET // max(1, numbers)))
 
 
@@ -131,7 +131,7 @@ class KroneckerAccumulator(Accumulator):
         self.G: dict[int, SecondMoment] = defaultdict(SecondMoment)
         self.bias: dict[int, SecondMoment] = defaultdict(SecondMoment)
 
-    def see(self, inputs: Tensor) -> None:
+    def begin(self, inputs: Tensor) -> None:
         if self.site.weight is None:
             return
         # In chunks, so that rows stay in the cache.
@@ -249,10 +249,10 @@ class EigenAccumulator(Accumulator):
         self.rows = torch.empty(0)
         self.squares: dict[str, Tensor] = {}
 
-    def see(self, inputs: Tensor) -> None:
+    def begin(self, inputs: Tensor) -> None:
         self.rows = torch.einsum("nsbi,bij->nsbj", self.site.rows(inputs).values, self.basis.A.eigenvectors)
         if self.bias is not None:
-            self.bias.see(inputs)
+            self.bias.see(inputs, self.site.parts)
 
     def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
         U_G, key = self.basis.G.eigenvectors, f"square{part}"

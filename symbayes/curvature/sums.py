@@ -7,6 +7,7 @@ collected are sums; blocks are made from them afterwards, so that sums can be co
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -19,18 +20,25 @@ from symbayes.curvature.check import check_capture
 from symbayes.curvature.evaluate import log_likelihood
 from symbayes.curvature.rule import BlockCurvature, Fisher, Precisions, Replay, Sums, log_det_of
 from symbayes.data.source import DataSource
+from symbayes.layout import Site
 from symbayes.likelihoods import Likelihood
 
 
 class Accumulator(ABC):
     """Collects the curvature of the tensors of one map over batches; two batches give what one would."""
 
+    site: Site
     #: Input rows that were seen, where blocks depend on how many.
     rows_seen: int = 0
 
+    def see(self, inputs: Tensor, parts: int) -> None:
+        """Begin a batch: what the map saw, so many parts of every datum."""
+        self.site = replace(self.site, parts=parts)
+        self.begin(inputs)
+
     @abstractmethod
-    def see(self, inputs: Tensor) -> None:
-        """Begin a batch: what the map saw."""
+    def begin(self, inputs: Tensor) -> None:
+        """Begin a batch, with `site` as the map was called in it."""
 
     @abstractmethod
     def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
@@ -150,7 +158,7 @@ def collect(
 
     columns = columns if capture.differentiable else columns.detach()
     for name, accumulator in accumulators.items():
-        accumulator.see(capture.inputs[name])
+        accumulator.see(capture.inputs[name], capture.sites[name].parts)
     capture.backward(outputs, columns, deliver)
     if capture.layout.free:
         _add_free(capture, inputs, columns, free)

@@ -5,7 +5,7 @@ from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool, SeparableGroupPath, SymmetricConvPath
 from symbayes.layers.orbit import OrbitPath
-from symbayes.layers.path import Averaging, LinearMap, Path, RowForm, Rows, Splitting
+from symbayes.layers.path import Averaging, LinearMap, Path, RowForm, Rows
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath, SparseGroupConvPath
 
@@ -26,6 +26,5 @@ __all__ = [
     "SparseConvPath",
     "SparseFactoredPath",
     "SparseGroupConvPath",
-    "Splitting",
     "SymmetricConvPath",
 ]

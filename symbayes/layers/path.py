@@ -58,8 +58,10 @@ class Rows:
 
     def join(self, parts: int) -> "Rows":
         """Parts of a datum that stand side by side among the data, as positions of that datum."""
-        assert parts == 1 or self.copies == 1, "copies inside parts would come in another order"
-        return self if parts == 1 else Rows(self.values.unflatten(0, (-1, parts)).flatten(1, 2), self.copies, self.structure)
+        if parts == 1:
+            return self
+        values = self.values.unflatten(1, (self.copies, -1)).unflatten(0, (-1, parts)).transpose(1, 2)
+        return Rows(values.flatten(1, 3), self.copies, self.structure)
 
     def mean_over_copies(self) -> "Rows":
         """One row in place of those of all copies; the mean of several one-hot rows is dense."""
@@ -169,15 +171,6 @@ class Averaging(ABC):
     @abstractmethod
     def copies_inside(self) -> Mapping[str, int]:
         """How many copies of each datum a child sees, by its name."""
-
-
-class Splitting(ABC):
-    """A module that calls others with several parts of each datum, side by side in a batch, each for itself."""
-
-    @property
-    @abstractmethod
-    def parts_inside(self) -> Mapping[str, int]:
-        """How many parts of each datum a child sees, by its name."""
 
 
 class LinearMap(nn.Module):

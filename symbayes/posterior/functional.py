@@ -93,7 +93,7 @@ def local_maps(model: nn.Module, inputs: Tensor, parts: Sequence[Members]) -> di
     if module_hooks._global_forward_hooks:  # they come before noise, which belongs to what a weight gives
         return {}
     layout = Layout.of(model)
-    sites = [site for site in layout.sites.values() if site.weight and site.copies == site.parts == 1 and site.may_meet_once]
+    sites = [site for site in layout.sites.values() if site.weight and site.copies == 1 and site.may_meet_once]
     own = layout.unshared
     indices = {next(iter(members.shapes)): index for index, members in enumerate(parts) if members.shapes.keys() <= own}
     found = {indices[site.weight]: site for site in sites if site.weight in indices}

@@ -24,7 +24,7 @@ from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import SymmetricConvPath
 from symbayes.layers.orbit import OrbitPath
-from symbayes.layers.path import LinearMap, Splitting
+from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.surgery.calls import Shapes, difference, observe, outputs_of, replace, shapes_of
 
@@ -109,7 +109,7 @@ def relax(
     return relaxed
 
 
-class OnGrid(nn.Module, Splitting):
+class OnGrid(nn.Module):
     """A layer over maps [n, *in_shape] for features [n, *others, d], and its outputs as features again.
 
     Args:
@@ -128,10 +128,6 @@ class OnGrid(nn.Module, Splitting):
             raise ValueError(f"A layer on a grid must see [{wanted}], as in the example; got {tuple(inputs.shape)}.")
         outputs = cast(Tensor, self.layer(inputs.reshape(-1, *self.in_shape)))
         return outputs.reshape(len(inputs), *self.others, -1)
-
-    @property
-    def parts_inside(self) -> dict[str, int]:
-        return {"layer": prod(self.others)}
 
 
 def _kinds(to: Kind | Sequence[Kind]) -> list[Kind]:

@@ -97,8 +97,8 @@ def test_curvature_is_that_of_jacobians_or_refused(test):
         net, found = answers(number)
         if net.sound and not all(found.values()):
             refused.append(f"{net.words} ({', '.join(kind for kind, answer in found.items() if not answer)})")
-    # What has no answer is reuse: most networks have one.
-    assert len(refused) < EACH / 2, refused
+    # What has no answer is weights that are used outside of their modules: most networks have one.
+    assert len(refused) < EACH / 4, refused
 
 
 def test_every_piece_is_in_a_network_that_all_rules_are_asked_about():

@@ -12,9 +12,12 @@ from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
+from symbayes.groups.grids import p4
 from symbayes.layers.dense import Scale, Shift
+from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.smooth import SparseConvPath
 from symbayes.likelihoods import Categorical
+from tests.curvature.networks import Do
 from tests.oracles import dense_ggn, softmax_hessian
 
 CPU = torch.device("cpu")
@@ -75,7 +78,99 @@ MODELS = {
         lambda: Tokens(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.5, batch_first=True)),
         "tokens",
     ),
+    "recurrent": (lambda: sequential(nn.RNN(3, 2, 2, nonlinearity="relu", batch_first=True), First()), (4, 3)),
+    "gated": (lambda: sequential(nn.GRU(3, 2, bidirectional=True, batch_first=True), First()), (4, 3)),
+    "gated, steps first, without biases": (lambda: sequential(Swap(), nn.GRU(3, 2, bias=False), First(), Swap()), (4, 3)),
+    "long short-term memory": (
+        lambda: sequential(nn.LSTM(3, 2, 2, bidirectional=True, dropout=0.5, batch_first=True), First()),
+        (4, 3),
+    ),
+    "a state that is given": (
+        lambda: Do(
+            lambda s, x: s.parts[2](s.parts[1](x, s.parts[0](x[:, 0])[None])[1][0]),
+            [head(3), nn.GRU(3, 3, batch_first=True), head(3)],
+        ),
+        (4, 3),
+    ),
+    "called twice": (lambda: Do(lambda s, x: s.parts[1](s.parts[0](s.parts[0](x).tanh())), [nn.Linear(4, 4), head(4)]), (4,)),
+    "called twice, once for nothing": (
+        lambda: Do(lambda s, x: s.parts[1](s.parts[0](x).tanh() + 0 * s.parts[0](x).detach()), [nn.Linear(4, 4), head(4)]),
+        (4,),
+    ),
+    "convolution called three times": (lambda: again(3, nn.Conv2d(2, 2, 3, padding=1)), (2, 4, 4)),
+    "group convolution called twice": (lambda: again(2, GroupConvPath(1, 1, p4(), 3)), (4, 3, 3)),
+    "norm called twice": (
+        lambda: Do(lambda s, x: s.parts[1](s.parts[0](s.parts[0](x).exp())), [nn.LayerNorm(4), head(4)]),
+        (4,),
+    ),
+    "attention called twice": (
+        lambda: Tokens(nn.Sequential(*[SelfAttention(batch_first=True)] * 2)),
+        "tokens",
+    ),
+    "positions folded into data": (
+        lambda: Do(lambda s, x: s.parts[1](s.parts[0](x.flatten(0, 1)).tanh().view(-1, 12)), [nn.Linear(3, 4), head(12)]),
+        (3, 3),
+    ),
+    "images folded into data, called twice": (
+        lambda: Do(
+            lambda s, x: s.parts[1](s.parts[0](s.parts[0](x.flatten(0, 1)).tanh()).view(-1, 36)),
+            [nn.Conv2d(2, 2, 3, padding=1), head(36)],
+        ),
+        (2, 2, 3, 3),
+    ),
+    "a table looked up once for all data": (
+        lambda: Do(
+            lambda s, x: s.parts[1]((x + s.parts[0](torch.arange(4)[None])).tanh().mean(1)), [nn.Embedding(4, 3), head(3)]
+        ),
+        (4, 3),
+    ),
+    "a table of as many rows as data, without their axis": (
+        lambda: Do(lambda s, x: s.parts[1]((x + s.parts[0](torch.arange(5))).tanh().mean(1)), [nn.Embedding(5, 3), head(3)]),
+        (5, 3),
+    ),
+    "a query that all data share": (
+        lambda: Do(
+            lambda s, x: s.parts[1]((s.parts[0](s.query) * x).tanh().mean(1)),
+            [nn.Linear(2, 3), head(3)],
+            query=torch.ones(1, 4, 2),
+        ),
+        (4, 3),
+    ),
+    "tied": (lambda: tied(nn.Linear(4, 4), nn.Linear(4, 4), head(4)), (4,)),
+    "embedding and head tied": (lambda: LanguageModel(), "tokens"),
 }
+
+
+def head(features):
+    return nn.Linear(features, 3)
+
+
+def again(times, layer):
+    return sequential(*[layer, nn.Tanh()] * times)
+
+
+def tied(first, second, *others):
+    second.weight = first.weight
+    return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), *others)
+
+
+class LanguageModel(nn.Module):
+    """Its head has the weights of its embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(6, 4), nn.Linear(4, 6, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens).mean(1).tanh())
+
+
+class First(nn.Module):
+    """Of what is given."""
+
+    def forward(self, given):
+        return given[0]
 
 
 class Turn(nn.Module):
@@ -131,25 +226,21 @@ def run(model, inputs):
     return Kfac().curvature(model, data, Categorical())
 
 
-def test_a_module_called_twice_is_refused_by_name():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(3, 3)
-
-        def forward(self, x):
-            return self.inner(self.inner(x).tanh())
-
-    model = Twice()
-    with pytest.raises(RuntimeError, match=r"Module 'inner' ran twice in one forward pass.*give each call a module of its own"):
-        run(model, torch.randn(2, 3))
+def test_a_module_that_is_called_on_data_of_several_shapes_is_refused_by_name():
+    conv = nn.Conv1d(2, 2, 3)
+    model = nn.Sequential(conv, nn.Tanh(), conv, nn.Flatten(), nn.LazyLinear(2))
+    model(torch.randn(2, 2, 9))
+    with pytest.raises(RuntimeError, match=r"must see data of one shape each time; '0' sees \[\(2, 2, 9\), \(2, 2, 7\)\]"):
+        run(model, torch.randn(2, 2, 9))
 
 
-def test_tied_weights_are_refused_by_name():
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    model[1].weight = model[0].weight
-    with pytest.raises(RuntimeError, match=r"'1.weight' is the same tensor as '0.weight'"):
-        run(model, torch.randn(2, 3))
+def test_calls_are_rows_of_a_datum(generator):
+    model, inputs = build("called twice", generator)
+    found = Kfac().curvature(model, TensorSource(inputs, torch.zeros(5, dtype=torch.long), CPU), Categorical()).blocks
+    rows = torch.cat([inputs, model.parts[0](inputs).tanh()]).detach()
+    assert_close(found["parts.0.weight"].A.matrices[0], rows.T @ rows / len(rows))
+    wanted = dense_ggn(model.eval(), inputs, softmax_hessian)["parts.0.bias", "parts.0.bias"]
+    assert_close(found["parts.0.bias"].dense(), wanted)  # exact, with what is between calls
 
 
 class Partial(nn.Module):
@@ -198,32 +289,30 @@ def test_a_layer_that_torch_cannot_differentiate_datum_by_datum_is_refused_by_na
         run(Branching(), torch.randn(2, 3))
 
 
-class Positions(nn.Module):
-    """Adds a table of positions that is looked up once for all data."""
-
-    def __init__(self):
-        super().__init__()
-        self.table, self.head = nn.Embedding(4, 3), nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.head((x + self.table(torch.arange(4)[None])).mean(1))
+APART = {
+    "positions folded in first": lambda s, x: s.parts[1](
+        s.parts[0](x.transpose(0, 1).flatten(0, 1)).tanh().view(4, -1, 3).mean(0)
+    ),
+    "positions first": lambda s, x: s.parts[1](s.parts[0](x.transpose(0, 1)).tanh().mean(0)),
+    "all data at once": lambda s, x: s.parts[1](s.parts[0](x.mean(1))) + s.parts[0](torch.ones(2, 3)).sum(),
+}
 
 
-class Folded(nn.Module):
-    """Folds positions into the data."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.head(self.inner(x.flatten(0, 1)).tanh().unflatten(0, x.shape[:2]).mean(1))
+@pytest.mark.parametrize("function", APART.values(), ids=APART)
+@pytest.mark.parametrize("count", [4, 5, 8])
+def test_maps_whose_first_axis_is_not_the_data_are_refused_by_name(function, count):
+    with pytest.raises(
+        RuntimeError, match=r"Module 'parts.0' must get the data along its first axis|must see data of one shape"
+    ):
+        run(Do(function, [nn.Linear(3, 3), head(3)]), torch.randn(count, 4, 3))
 
 
-@pytest.mark.parametrize(("model", "name"), [(Positions, "table"), (Folded, "inner")])
-def test_maps_whose_first_axis_is_not_the_data_are_refused_by_name(model, name):
-    with pytest.raises(RuntimeError, match=f"Module '{name}' must get the data along its first axis"):
-        run(model(), torch.randn(5, 4, 3))
+def test_what_is_the_same_for_all_data_and_not_added_to_each_is_refused_by_name():
+    model = Do(lambda s, x: s.parts[1](x + s.parts[0](torch.arange(4)).mean(0)), [nn.Embedding(4, 3), head(3)])
+    with pytest.raises(
+        RuntimeError, match=r"'parts.0' must get the data along its first axis.*it is called once for all of them"
+    ):
+        run(model, torch.randn(5, 3))
 
 
 def test_modules_are_left_in_the_mode_they_were_in():

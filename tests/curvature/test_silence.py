@@ -186,8 +186,8 @@ def test_noise_behind_a_map_is_not_drawn_for_a_bias_that_layers_share():
     second.bias = first.bias
     model, (inputs, _) = nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Linear(4, CLASSES)).double(), data(4)
     variational = sb.MatrixNormal().over(model)
-    shown = [next(iter(variational.members[index][0].shapes)) for index in variational.local(inputs)]
-    assert shown == ["2.weight", "4.weight"]
+    shown = [list(variational.members[index][0].shapes) for index in variational.local(inputs)]
+    assert shown == [["0.weight"], ["2.weight"], ["4.weight", "4.bias"]]
 
 
 @pytest.mark.parametrize("count", [CLASSES, N])
@@ -277,8 +277,8 @@ def test_training_refuses_what_evidence_would(objective):
 
 
 LAYOUTS = {
-    "a table of positions": lambda: Do(
-        lambda s, x: s.parts[1]((x + s.parts[0](torch.arange(N))).mean(1)), [nn.Embedding(N, 4), nn.Linear(4, CLASSES)]
+    "a table of positions, summed": lambda: Do(
+        lambda s, x: s.parts[1](x.mean(1) + s.parts[0](torch.arange(N)).mean(0)), [nn.Embedding(N, 4), nn.Linear(4, CLASSES)]
     ),
     "positions first": lambda: Do(
         lambda s, x: s.parts[1](s.parts[0](x.transpose(0, 1)).transpose(0, 1).tanh().mean(1)),
