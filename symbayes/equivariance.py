@@ -19,12 +19,11 @@ from math import prod
 from statistics import fmean, pstdev
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from symbayes.curvature.evaluate import evaluating, naming_types
-from symbayes.data.source import Data, as_source, check_finite
+from symbayes.data.source import Data, Numbers, as_source, as_tensor, check_finite
 from symbayes.groups.group import Group
 from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
@@ -153,7 +152,7 @@ def _cell(estimate: Estimate | None, note: str) -> str:
 
 def equivariance(
     model: nn.Module,
-    data: Tensor | np.ndarray | Data,
+    data: Numbers | Data,
     group: Group | Sequence[Group],
     *,
     layers: str | Sequence[str] | None = None,
@@ -198,12 +197,12 @@ def equivariance(
             "To measure under draws of the weights there must be a posterior and draws of 1 or more; got "
             f"{'no posterior' if posterior is None else 'a posterior'} and draws={draws}."
         )
-    if isinstance(data, Tensor | np.ndarray):
-        inputs = torch.as_tensor(data)
-        data = (inputs, torch.zeros(len(inputs)))
     weight = next(model.parameters(), None)
-    device = torch.device("cpu") if weight is None else weight.device
-    source = as_source(data, device)
+    device, precision = (torch.device("cpu"), None) if weight is None else (weight.device, weight.dtype)
+    if isinstance(data, Numbers):
+        inputs = as_tensor(data, precision)
+        data = (inputs, torch.zeros(len(inputs)))
+    source = as_source(data, device, precision=precision)
     read: Callable[[], Iterator[Tensor]] = lambda: (_checked(x, weight) for x, _ in source.batches(batch_size))  # noqa: E731
     with _evaluated(model, device):
         first = next(read())

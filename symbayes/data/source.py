@@ -1,10 +1,10 @@
-"""Data as batches: tensors, a Dataset or a DataLoader, checked, counted, and never one datum alone."""
+"""Data as batches: tensors, arrays, frames, a Dataset or a DataLoader, checked, counted, and never one datum alone."""
 
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -121,7 +121,17 @@ def _random_numbers_kept(own: Generator | None) -> Iterator[None]:
 
 
 #: What users may pass wherever data are asked for.
-Data = tuple[Tensor, Tensor] | tuple[np.ndarray, np.ndarray] | Dataset[Any] | DataLoader[Any]
+@runtime_checkable
+class Frame(Protocol):
+    """A table of pandas, polars and others, or one of its columns."""
+
+    def to_numpy(self) -> np.ndarray:
+        """Its values."""
+
+
+#: Numbers by datum, of one kind or another.
+Numbers = Tensor | np.ndarray | Frame
+Data = tuple[Numbers, Numbers] | Dataset[Any] | DataLoader[Any]
 
 
 class DataSource(ABC):
@@ -276,8 +286,34 @@ class LoaderSource(DataSource):
             sampler.generator = None
 
 
-def as_source(data: Data | DataSource, device: torch.device, augment: Augmentation | None = None) -> DataSource:
+def as_tensor(numbers: Numbers, precision: torch.dtype | None = None) -> Tensor:
+    """Numbers as a tensor; real ones of arrays and frames, which come in double precision, in this one.
+
+    Raises:
+        TypeError: If they are no numbers.
+    """
+    if isinstance(numbers, Tensor):
+        return numbers
+    values = np.ascontiguousarray(numbers.to_numpy() if isinstance(numbers, Frame) else numbers)
+    if values.dtype.kind not in "biufc":
+        raise TypeError(
+            f"Data must be numbers, so that a network can take them; got a {type(numbers).__name__} of {values.dtype}. Number "
+            "what is text, such as by pandas.factorize(column)[0], and drop columns that are no inputs."
+        )
+    found = torch.as_tensor(values)
+    return found if precision is None or not found.is_floating_point() else found.to(precision)
+
+
+def as_source(
+    data: Data | DataSource, device: torch.device, augment: Augmentation | None = None, precision: torch.dtype | None = None
+) -> DataSource:
     """Any accepted kind of data as a source of batches.
+
+    Args:
+        data: Of which kind they are.
+        device: For what is given out.
+        augment: How inputs vary from pass to pass.
+        precision: Of real numbers in arrays and frames; as they are when None.
 
     Raises:
         TypeError: If the data are of another kind.
@@ -297,12 +333,11 @@ def as_source(data: Data | DataSource, device: torch.device, augment: Augmentati
         )
     elif isinstance(data, Dataset):
         source = DatasetSource(data, device)
-    elif isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in data):
-        inputs, targets = (torch.as_tensor(np.ascontiguousarray(d) if isinstance(d, np.ndarray) else d) for d in data)
-        source = TensorSource(inputs, targets, device, augment)
+    elif isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Numbers) for part in data):
+        source = TensorSource(as_tensor(data[0], precision), as_tensor(data[1], precision), device, augment)
     else:
         raise TypeError(
-            "Data must be a pair of tensors or arrays (inputs, targets), a Dataset of such pairs, or a DataLoader; "
+            "Data must be a pair of tensors, arrays or frames (inputs, targets), a Dataset of such pairs, or a DataLoader; "
             f"got {type(data).__name__}."
         )
     if augment is not None and (source is data or not isinstance(source, TensorSource)):

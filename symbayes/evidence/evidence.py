@@ -91,7 +91,8 @@ def laplace_evidence(
         ValueError: If the prior was made for another model.
     """
     prior.check(model)
-    source = as_source(data, next(model.parameters()).device)
+    weight = next(model.parameters())
+    source = as_source(data, weight.device, precision=weight.dtype)
     with without_autocast():
         curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=generator)
         return evidence_at(curvature, model, prior, source.size)
@@ -156,7 +157,8 @@ def evidence_gradient(
     chosen = list(tensors) if tensors is not None else list(hyperparameters(model).values())
     if not chosen:
         raise ValueError("There must be tensors to differentiate in: the model has no hyperparameters, and none were given.")
-    source = as_source(data, next(model.parameters()).device)
+    weight = next(model.parameters())
+    source = as_source(data, weight.device, precision=weight.dtype)
     with without_autocast():
         with torch.no_grad():
             curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=generator)

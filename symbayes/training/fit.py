@@ -137,7 +137,7 @@ def fit(
 
     Args:
         model: Any module that maps a batch of inputs to outputs [n, c].
-        data: A pair of tensors, a Dataset or a DataLoader.
+        data: A pair of tensors, arrays or frames (inputs, targets), a Dataset or a DataLoader.
         likelihood: Of targets given outputs; `Categorical()` when None.
         prior: Over the weights; a precision for every tensor, starting at 1, when None.
         objective: `Laplace(...)` and `Elbo(...)` learn by the evidence, `Map(...)` keeps the prior as it is. What is None of
@@ -169,7 +169,8 @@ def fit(
             f"augment moves inputs alone; targets at positions ({type(likelihood).__name__}) would stay where they are. "
             "Augment pairs of both in a Dataset of your own."
         )
-    problem = Problem(model, as_source(data, device, augment), likelihood, prior, autocast_precision(device))
+    precision = next((parameter.dtype for parameter in model.parameters()), None)
+    problem = Problem(model, as_source(data, device, augment, precision), likelihood, prior, autocast_precision(device))
     usual = preset(problem, objective, epochs if schedule is None else schedule.epochs)
     chosen = schedule or usual.schedule
     trainer = usual.objective.trainer(problem, chosen, optimiser or usual.optimiser)

@@ -7,7 +7,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -17,7 +16,7 @@ from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import Rule
-from symbayes.data.source import Data, as_source
+from symbayes.data.source import Data, DataSource, Numbers, as_source, as_tensor
 from symbayes.data.storage import DAMAGE, check_form, write_together
 from symbayes.equivariance import LayerSymmetry, measure_layers
 from symbayes.errors import NoPosteriorError, NotFiniteError
@@ -138,7 +137,7 @@ class Result:
 
     def predict(
         self,
-        inputs: Tensor | np.ndarray,
+        inputs: Numbers,
         by: str | None = None,
         samples: int = 128,
         batch_size: int = 250,
@@ -162,7 +161,7 @@ class Result:
         else:
             known = self.posterior.like(weight)  # the model may have been moved since
             known = known if only is None else known.only(only)
-        given = _as_weights(torch.as_tensor(inputs), weight)
+        given = _as_weights(as_tensor(inputs), weight)
         try:
             return predict(self.model, known, self.likelihood, given, by=by, samples=samples, batch_size=batch_size)
         except (RuntimeError, ValueError) as error:
@@ -188,12 +187,16 @@ class Result:
             samples: As in `predict`.
         """
         totals: dict[str, Tensor] = {}
-        source = as_source(data, next(self.model.parameters()).device)
+        source = self._source(data)
         for inputs, targets in source.batches(batch_size):
             by = by or self._usual_way(inputs[:2])
             for name, values in self.predict(inputs, by, samples, batch_size).metrics(targets).items():
                 totals[name] = totals.get(name, torch.zeros(())) + values.sum()
         return {name: float(total) / source.size for name, total in totals.items()}
+
+    def _source(self, data: Data) -> DataSource:
+        weight = next(self.model.parameters())
+        return as_source(data, weight.device, precision=weight.dtype)
 
     def _usual_way(self, inputs: Tensor) -> str:
         """How inputs are predicted where nothing is asked for, and always can be."""
@@ -221,7 +224,7 @@ class Result:
             ValueError: If the likelihood has no calibration.
         """
         self.likelihood.check_calibration()
-        source = as_source(data, next(self.model.parameters()).device)
+        source = self._source(data)
         inputs, targets = zip(*source.batches(batch_size), strict=True)
         return calibration(self.predict(torch.cat(inputs), by, samples, batch_size, only), torch.cat(targets), bins)
 

@@ -1,15 +1,18 @@
 """Sources of batches, embedded tasks, and files that are whole, missing or damaged."""
 
 import gzip
+import math
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+import symbayes as sb
 from symbayes.data.load import load
 from symbayes.data.source import as_source, check_finite
 from symbayes.errors import NotFiniteError
@@ -86,7 +89,7 @@ def test_data_of_another_kind_are_refused():
     # In a process of its own, because under test the annotations themselves would refuse it.
     code = "import torch; from symbayes.data.source import as_source; as_source(torch.zeros(3), torch.device('cpu'))"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "TypeError: Data must be a pair of tensors or arrays (inputs, targets)" in failed.stderr
+    assert "TypeError: Data must be a pair of tensors, arrays or frames (inputs, targets)" in failed.stderr
     assert "got Tensor" in failed.stderr
 
 
@@ -100,6 +103,37 @@ def test_inputs_that_are_not_finite_are_refused_with_the_first_of_them():
     inputs[3, 1] = float("nan")
     with pytest.raises(NotFiniteError, match="NaN or infinity in 1 of 5 data of a batch, first in datum 103"):
         check_finite(inputs, start=100)
+
+
+class Table:
+    """As a frame of pandas or polars."""
+
+    def __init__(self, values):
+        self.values = np.asarray(values)
+
+    def to_numpy(self):
+        return self.values
+
+
+@pytest.mark.parametrize("kind", [np.asarray, Table])
+def test_arrays_and_frames_are_taken_in_the_precision_of_the_weights(kind):
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(30, 2))
+    targets = (inputs[:, 0] > 0).astype(int)
+    result = sb.fit(nn.Linear(2, 2), (kind(inputs), kind(targets)), epochs=2, progress=False)
+    wanted = torch.as_tensor(inputs, dtype=torch.float32), torch.as_tensor(targets)
+    assert_close(result.predict(kind(inputs)).mean, result.predict(wanted[0]).mean)
+    assert result.evaluate((kind(inputs), kind(targets))) == result.evaluate(wanted)
+    assert str(sb.equivariance(result.model, kind(inputs), sb.groups.symmetric(2)))
+    values = sb.fit(nn.Linear(2, 1), (kind(inputs), kind(inputs[:, :1])), likelihood=sb.Gaussian(), epochs=2, progress=False)
+    assert math.isfinite(values.evidence.total)
+
+
+def test_frames_of_text_are_refused():
+    with pytest.raises(TypeError, match=r"Data must be numbers.*got a Table of <U1. Number what is text"):
+        as_source((Table(np.eye(2)), Table(["a", "b"])), CPU)
+    with pytest.raises(TypeError, match=r"Data must be numbers.*got a Table of object"):
+        as_source((Table(np.array([[1, "a"]], dtype=object)), PAIR[1]), CPU)
 
 
 def test_embedded_digits_stand_in_quadrants():
