@@ -3,7 +3,8 @@
 `nn.Linear`, `nn.Conv1d/2d/3d` and `nn.Embedding` have dense or one-hot rows, norm layers diagonal ones. `nn.RNN`, `nn.GRU`,
 `nn.LSTM` and `nn.MultiheadAttention` compute their products without calling a module, so while curvature is captured their
 forward pass is replaced by an equal one that shows them. A subclass counts as its base only while it computes the same.
-Whatever is not listed here has no rows, and its tensors are free parameters (`Layout.free`).
+Whatever is not listed here has no rows, and its tensors are free parameters (`Layout.free`). All of it is compared with torch's
+own gradient before it is used (`curvature/check.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -86,6 +87,12 @@ class LinearRows(RowForm):
 
     def meets_once(self, inputs: Tensor) -> bool:
         return inputs.ndim <= 2
+
+
+class TransposedRows(LinearRows):
+    """The same for a weight that is stored [d_in, d_out], as a Conv1D of transformers has it."""
+
+    transposed = True
 
 
 class ConvRows(RowForm):
@@ -179,6 +186,8 @@ def row_form(module: nn.Module) -> RowForm | None:
     """How a module shares its weights, or None if it is not one of those known."""
     if isinstance(module, RowForm):
         return module
+    if (type(module).__module__, type(module).__name__) == ("transformers.pytorch_utils", "Conv1D"):
+        return TransposedRows()
     if torch_layer(module) is None:
         return None
     match module:

@@ -19,11 +19,11 @@ def load_few(name: str, load: Callable[[str], Task] = load) -> Task:
 
 
 class Recurrent(nn.Module):
-    """Which torch cannot differentiate datum by datum."""
+    """Which torch cannot differentiate datum by datum, and which is not unrolled, since its states are projected."""
 
     def __init__(self):
         super().__init__()
-        self.inner, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 2)
+        self.inner, self.head = nn.LSTM(2, 4, batch_first=True, proj_size=3), nn.Linear(3, 2)
 
     def forward(self, inputs):
         return self.head(self.inner(inputs)[0][:, -1])

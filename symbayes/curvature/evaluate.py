@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import torch
 from jaxtyping import Float
@@ -98,6 +98,22 @@ def log_likelihood(
             "of inputs and targets."
         )
     return log_prob.sum()
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Products and convolutions on a GPU in the precision of their numbers, not in TF32, to compare what models give."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    places = (matmul, cudnn.conv) if hasattr(matmul, "fp32_precision") else ()  # type: ignore[attr-defined]
+    with _SETTING, nullcontext() if places else cudnn.flags(allow_tf32=False):
+        before = [place.fp32_precision for place in places]
+        for place in places:
+            place.fp32_precision = "ieee"
+        try:
+            yield
+        finally:
+            for place, precision in zip(places, before, strict=True):
+                place.fp32_precision = precision
 
 
 @contextmanager

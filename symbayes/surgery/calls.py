@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from symbayes.curvature.evaluate import evaluating
+from symbayes.curvature.evaluate import evaluating, exact_products
 
 Noted = TypeVar("Noted")
 Place = TypeVar("Place", bound=Hashable)
@@ -61,7 +61,7 @@ def outputs_of(model: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
     Raises:
         ValueError: If that is no tensor.
     """
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), evaluating(model), exact_products():
         outputs = model(*inputs)
     if not isinstance(outputs, Tensor):
         raise ValueError(f"The model must give a tensor, got a {type(outputs).__name__}. Choose one in a module around it.")

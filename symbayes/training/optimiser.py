@@ -334,7 +334,8 @@ class ProximalAdam(Descent):
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Become what `state_dict` gave. Rotations lie in other memory then: steps must be captured again."""
-        self._numbers[0] = state["numbers"][0]  # learning rates are set before every epoch
+        numbers = state["numbers"]
+        self._numbers[: len(numbers)].copy_(numbers)  # earlier there were fewer learning rates; they are set before every epoch
         self._launched = int(state["launched"])
         for index, parameter in enumerate(self.parameters):
             self.means[index].copy_(state[f"mean.{index}"])

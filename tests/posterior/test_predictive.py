@@ -195,7 +195,7 @@ class Branching(nn.Module):
         return outputs if outputs.sum() > 0 else -2 * outputs
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:LSTM with projections")
 @pytest.mark.parametrize(("build", "shape"), [(Recurrent, (5, 2)), (Branching, (2,))])
 def test_models_that_cannot_be_batched_over_weights_are_run_one_after_the_other(build, shape, generator):
     model, inputs = build(), torch.randn(3, *shape, generator=generator)

@@ -170,7 +170,7 @@ def test_temperatures_are_saved_and_older_files_have_none(generator, tmp_path):
     assert load_posterior(path).temperature == 1
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:LSTM with projections")
 def test_a_model_that_cannot_be_linearised_keeps_its_posterior_and_says_so(generator):
     model, data = Recurrent(), source(torch.randn(6, 5, 2, generator=generator), torch.arange(6) % 2)
     parts = tuple(
