@@ -32,7 +32,7 @@ from symbayes.curvature.blocks import Block, DenseBlock, Factor, KroneckerBlock
 #: Sides of more features than this are left as they are: to rotate them would cost more than the step.
 LARGEST = 1000
 #: Matrices with more features than this on both sides, far too many for an eigenbasis, move at this share of the learning rate.
-WIDE, SHARE_OF_WIDE = 2 * LARGEST, 1 / 3
+WIDE, SHARE_OF_WIDE = 2 * LARGEST, 0.1
 #: Of a rotation.
 SIDES = ("left", "right")
 
