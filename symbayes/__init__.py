@@ -1,7 +1,7 @@
 """symbayes learns the symmetries of a neural network from its training data, by Bayesian model selection."""
 
 from symbayes import curvature, dynamics, groups, layers, models, posterior, surgery
-from symbayes.counts import Poisson
+from symbayes.counts import NegativeBinomial, Poisson
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Rule
 from symbayes.data.load import load
@@ -15,12 +15,14 @@ from symbayes.evidence.evidence import Evidence, evidence_gradient, laplace_evid
 from symbayes.evidence.exact import exact_evidence
 from symbayes.groups.grids import flips, p4m
 from symbayes.groups.lie import affine2d
+from symbayes.heteroscedastic import Heteroscedastic
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.path import Path
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from symbayes.models import allconv
+from symbayes.ordinal import Ordinal
 from symbayes.positions import AtPositions, PerPosition
 from symbayes.posterior.families import MatrixNormal, MeanField
 from symbayes.posterior.laplace import laplace_posterior
@@ -48,6 +50,7 @@ __all__ = [
     "FilterBank",
     "FlipCrop",
     "Gaussian",
+    "Heteroscedastic",
     "Kfac",
     "Laplace",
     "LayerwisePrior",
@@ -55,11 +58,13 @@ __all__ = [
     "Map",
     "MatrixNormal",
     "MeanField",
+    "NegativeBinomial",
     "NoPosteriorError",
     "NotFiniteError",
     "Objective",
     "Optimiser",
     "OrbitAverage",
+    "Ordinal",
     "Path",
     "PathwisePrior",
     "PerPosition",

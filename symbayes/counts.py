@@ -1,29 +1,28 @@
-"""Counts: y ~ Poisson(exp f), for each output on its own."""
+"""Counts, for each output on its own: y ~ Poisson(exp f), or a negative binomial, which scatters more."""
+
+from collections.abc import Mapping
+from math import inf, lgamma, log
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
+from torch.nn import functional
 
-from symbayes.likelihoods import Columns, Likelihood, ManyOutputs, Outputs, random_signs, register
+from symbayes.diagonal import Diagonal
+from symbayes.likelihoods import ManyOutputs, Outputs, Setting, register
 from symbayes.scores import CalibrationScores, score_intervals
 
 
 @register
-class Poisson(Likelihood):
+class Poisson(Diagonal):
     """c independent counts; outputs are logarithms of their rates, targets [n, c] of whole numbers."""
 
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
         counts = targets.to(outputs)
-        return (counts * outputs - outputs.exp() - torch.lgamma(counts + 1)).sum(1)
+        return (self._log_prob_of(outputs, counts) + self._constant(counts)).sum(1)
 
-    def fisher_columns(self, outputs: Outputs) -> Columns:
-        return torch.diag_embed((outputs / 2).exp()).movedim(1, 0)[None]
-
-    def sampled_columns(self, outputs: Outputs, samples: int, *, generator: Generator | None = None) -> Columns:
-        return (random_signs((samples, *outputs.shape), outputs, generator) * (outputs / 2).exp() / samples**0.5)[None]
-
-    def product(self, outputs: Outputs, vectors: Outputs) -> Outputs:
-        return outputs.exp() * vectors
+    def fisher_root(self, outputs: Outputs) -> Outputs:
+        return (outputs / 2).exp()
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
         return targets.to(outputs) - outputs.exp()
@@ -34,22 +33,24 @@ class Poisson(Likelihood):
         return torch.poisson(on, generator=generator).to(rates)
 
     def check(self, outputs: Outputs, targets: Tensor) -> None:
+        name = type(self).__name__
         if targets.shape != outputs.shape:
             raise ValueError(
-                f"Poisson targets must be counts of shape {tuple(outputs.shape)}, as the outputs are; got "
+                f"{name} targets must be counts of shape {tuple(outputs.shape)}, as the outputs are; got "
                 f"{tuple(targets.shape)}. Reshape them: for one output, targets[:, None]."
             )
         values = targets.double()
         if not (values.isfinite() & (values >= 0) & (values == values.round())).all():
             raise ValueError(
-                f"Poisson targets must be whole numbers from 0 on, got values from {float(values.min()):.3g} to "
+                f"{name} targets must be whole numbers from 0 on, got values from {float(values.min()):.3g} to "
                 f"{float(values.max()):.3g}. Rates are no counts: use Gaussian() for them."
             )
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
-        """The deviance, 2 (y log(y / μ) − y + μ): 0 where μ = y, and about 1 where counts are as scattered as they say."""
-        counts, rates = targets.to(outputs), outputs.exp()
-        return {"deviance": 2 * (torch.xlogy(counts, counts) - counts * outputs - counts + rates).mean(1)}
+        """The deviance, 2 (log p(y | log y) − log p(y | f)): 0 where the rate is y, about 1 where counts scatter as said."""
+        counts = targets.to(outputs)
+        best = counts.clamp(min=torch.finfo(counts.dtype).tiny).log()
+        return {"deviance": 2 * (self._log_prob_of(best, counts) - self._log_prob_of(outputs, counts)).mean(1)}
 
     def moments(self, outputs: ManyOutputs) -> tuple[ManyOutputs, ManyOutputs]:
         return outputs.exp(), outputs.exp()
@@ -70,3 +71,63 @@ class Poisson(Likelihood):
 
     def calibrate(self, mean: Outputs, std: Outputs, targets: Tensor, bins: int) -> CalibrationScores:
         return score_intervals(lambda level: self.interval(mean, std, level), mean, targets.to(mean))
+
+    def _log_prob_of(self, outputs: Outputs, counts: Outputs) -> Outputs:
+        """log p but for the constant, count by count."""
+        return counts * outputs - outputs.exp()
+
+    def _constant(self, counts: Outputs) -> Outputs:
+        """What outputs do not change in log p."""
+        return -torch.lgamma(counts + 1)
+
+
+@register
+class NegativeBinomial(Poisson):
+    """c independent counts that scatter more than a Poisson's: outputs are logarithms of their means μ, variances μ + α μ².
+
+    A Poisson whose rate has a Gamma distribution, of mean μ and shape 1 / α. The dispersion α is not learned: fit with several,
+    and take that of the highest evidence.
+
+    Args:
+        dispersion: α.
+    """
+
+    def __init__(self, dispersion: float) -> None:
+        super().__init__()
+        if not 0 < dispersion < inf:
+            raise ValueError(f"dispersion must be positive and finite, got {dispersion}. Where there is none, use Poisson().")
+        self.dispersion = dispersion
+
+    def settings(self) -> Mapping[str, Setting]:
+        return {"dispersion": self.dispersion}
+
+    def fisher_root(self, outputs: Outputs) -> Outputs:
+        return (functional.logsigmoid(self._logit(outputs)) / 2).exp() / self.dispersion**0.5
+
+    def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
+        logit = self._logit(outputs)
+        return targets.to(outputs) * (-logit).sigmoid() - logit.sigmoid() / self.dispersion
+
+    def sample(self, outputs: Outputs, *, generator: Generator | None = None) -> Tensor:
+        shape = torch.full_like(outputs, 1 / self.dispersion, device=None if generator is None else generator.device)
+        rates = torch._standard_gamma(shape, generator=generator).to(outputs).log() + log(self.dispersion)
+        return super().sample(outputs + rates, generator=generator)
+
+    def moments(self, outputs: ManyOutputs) -> tuple[ManyOutputs, ManyOutputs]:
+        mean = outputs.exp()
+        return mean, mean + self.dispersion * mean.square()
+
+    def extra_repr(self) -> str:
+        return f"dispersion={self.dispersion}"
+
+    def _logit(self, outputs: ManyOutputs) -> ManyOutputs:
+        """log α μ: that of α μ / (1 + α μ)."""
+        return outputs + log(self.dispersion)
+
+    def _log_prob_of(self, outputs: Outputs, counts: Outputs) -> Outputs:
+        logit = self._logit(outputs)
+        return counts * functional.logsigmoid(logit) - functional.softplus(logit) / self.dispersion
+
+    def _constant(self, counts: Outputs) -> Outputs:
+        y, shape = counts.double(), 1 / self.dispersion  # where that is large, nearly equal numbers are subtracted
+        return (torch.lgamma(y + shape) - lgamma(shape) - torch.lgamma(y + 1)).to(counts)

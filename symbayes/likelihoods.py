@@ -11,7 +11,6 @@ which its noise is learned, and the name under which results are saved (`registe
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from math import log, pi
-from statistics import NormalDist
 from typing import ClassVar, TypeVar
 
 import torch
@@ -19,11 +18,13 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from symbayes.scores import CalibrationScores, score_confidences, score_intervals
+from symbayes.scores import CalibrationScores, normal_interval, score_confidences, score_intervals
 
 Outputs = Float[Tensor, "n c"]
 #: For several draws of the weights, or the like.
 ManyOutputs = Float[Tensor, "*batch c"]
+#: Of a target: mostly as many as outputs.
+ManyValues = Float[Tensor, "*batch v"]
 Columns = Float[Tensor, "k v n c"]
 #: What a constructor is given, as JSON has it.
 Setting = bool | int | float | str | None
@@ -82,11 +83,11 @@ class Likelihood(nn.Module, ABC):
         """What a person wants to know of a prediction, by name, for each datum."""
 
     @abstractmethod
-    def moments(self, outputs: ManyOutputs) -> tuple[ManyOutputs, ManyOutputs]:
-        """E[y | f] and Var[y | f] by output; a class counts as the indicators of all classes."""
+    def moments(self, outputs: ManyOutputs) -> tuple[ManyValues, ManyValues]:
+        """E[y | f] and Var[y | f], value by value; a class counts as the indicators of all classes."""
 
     @abstractmethod
-    def link(self, mean: ManyOutputs) -> ManyOutputs:
+    def link(self, mean: ManyValues) -> ManyOutputs:
         """Outputs f with this E[y | f]: the inverse of the first of the moments."""
 
     def at(self, targets: Tensor) -> "Likelihood":
@@ -301,20 +302,20 @@ class Categorical(Likelihood):
             low, off = targets.min().item(), float((targets.sum(1) - 1).abs().max())
             if not (low >= 0 and off < 1e-3):
                 raise ValueError(
-                    "Categorical targets that are real numbers must be probabilities of classes, with sum 1; got values from "
-                    f"{low:.3g}, and sums that are off by up to {off:.3g}. For class numbers, .long()."
+                    f"{type(self).__name__} targets that are real numbers must be probabilities of classes, with sum 1; got "
+                    f"values from {low:.3g}, and sums that are off by up to {off:.3g}. For class numbers, .long()."
                 )
             return
         if targets.shape != outputs.shape[:1] or targets.is_floating_point() or targets.is_complex():
             raise ValueError(
-                f"Categorical targets must be class numbers, an integer tensor of shape ({len(outputs)},), or probabilities of "
-                f"shape {tuple(outputs.shape)}; got {targets.dtype} of shape {tuple(targets.shape)}."
+                f"{type(self).__name__} targets must be class numbers, an integer tensor of shape ({len(outputs)},), or "
+                f"probabilities of shape {tuple(outputs.shape)}; got {targets.dtype} of shape {tuple(targets.shape)}."
             )
         low, high = int(targets.long().min()), int(targets.long().max())
         if low < 0 or high >= outputs.shape[1]:
             raise ValueError(
-                f"Categorical targets must lie in 0 … {outputs.shape[1] - 1}, because the model has {outputs.shape[1]} "
-                f"outputs; got {low} … {high}. Relabel the classes, or widen the last layer."
+                f"{type(self).__name__} targets must lie in 0 … {outputs.shape[1] - 1}, because the model has outputs for "
+                f"{outputs.shape[1]} classes; got {low} … {high}. Relabel the classes, or widen the last layer."
             )
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
@@ -457,16 +458,7 @@ class Gaussian(Likelihood):
         return outputs + self.noise().to(outputs) * drawn.to(outputs.device)
 
     def check(self, outputs: Outputs, targets: Tensor) -> None:
-        _check_outputs(outputs, targets)
-        if targets.shape != outputs.shape or not targets.is_floating_point():
-            raise ValueError(
-                f"Gaussian targets must be real numbers of shape {tuple(outputs.shape)}, as the outputs are; got "
-                f"{targets.dtype} of shape {tuple(targets.shape)}. Reshape them (for one output, targets[:, None]) or call "
-                ".float()."
-            )
-        if not targets.isfinite().all():
-            bad = int((~targets.isfinite()).sum())
-            raise ValueError(f"Gaussian targets must be finite, got {bad} that are not. Clean or drop them.")
+        check_values(type(self).__name__, outputs, targets)
         if not self.shared and len(self.log_noise) != outputs.shape[1]:
             raise ValueError(
                 f"Gaussian(outputs={len(self.log_noise)}) has a noise for each of {len(self.log_noise)} outputs; "
@@ -484,8 +476,7 @@ class Gaussian(Likelihood):
 
     def interval(self, mean: Outputs, std: Outputs, level: float) -> tuple[Outputs, Outputs]:
         """Of the normal distribution with this mean and standard deviation."""
-        reach = NormalDist().inv_cdf((1 + level) / 2) * std
-        return mean - reach, mean + reach
+        return normal_interval(mean, std, level)
 
     def calibrate(self, mean: Outputs, std: Outputs, targets: Tensor, bins: int) -> CalibrationScores:
         return score_intervals(lambda level: self.interval(mean, std, level), mean, targets)
@@ -500,6 +491,18 @@ def random_signs(shape: tuple[int, ...], like: Tensor, generator: Generator | No
     """Random ±1, drawn where the generator lives."""
     device = generator.device if generator is not None else like.device
     return (torch.randint(0, 2, shape, generator=generator, device=device) * 2 - 1).to(like)
+
+
+def check_values(name: str, means: Outputs, targets: Tensor) -> None:
+    """Refuse targets that are no finite real numbers, one for each of the means that a likelihood of this name has of them."""
+    _check_outputs(means, targets)
+    if targets.shape != means.shape or not targets.is_floating_point():
+        raise ValueError(
+            f"{name} targets must be real numbers of shape {tuple(means.shape)}, as their means are; got {targets.dtype} of "
+            f"shape {tuple(targets.shape)}. Reshape them (for one mean, targets[:, None]) or call .float()."
+        )
+    if bad := int((~targets.isfinite()).sum()):
+        raise ValueError(f"{name} targets must be finite, got {bad} that are not. Clean or drop them.")
 
 
 def _check_outputs(outputs: Tensor, targets: Tensor) -> None:

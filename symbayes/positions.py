@@ -16,6 +16,7 @@ from symbayes.likelihoods import (
     Columns,
     Likelihood,
     ManyOutputs,
+    ManyValues,
     Outputs,
     Setting,
     is_registered,
@@ -55,10 +56,11 @@ class AtPositions(nn.Module):
 
 @register
 class PerPosition(Likelihood):
-    """A likelihood at each of many positions: outputs are [n, positions · c], targets [n, *positions, c].
+    """A likelihood at each of many positions: outputs are [n, positions · c], targets [n, *positions, v].
 
-    Targets are [n, *positions] where they are class numbers, or c is 1. A field of values with normal noise needs none of
-    this: flatten outputs and targets, and use `Gaussian()`.
+    A target has as many values v as the likelihood has for c outputs: c, unless it says otherwise. Targets are [n, *positions]
+    where they are class numbers, or v is 1. A field of values with normal noise needs none of this: flatten outputs and
+    targets, and use `Gaussian()`.
 
     Args:
         of: At a position, such as `Categorical()`.
@@ -81,6 +83,8 @@ class PerPosition(Likelihood):
                 "use it by itself."
             )
         self.outputs, self.ignore = outputs, ignore
+        #: Of the target of a position: as many as means.
+        self.values = self.of.moments(torch.zeros(1, outputs))[0].shape[1]
         self._seen: Bool[Tensor, "n position"] | None = None
 
     def at(self, targets: Tensor) -> "PerPosition":
@@ -91,7 +95,7 @@ class PerPosition(Likelihood):
         return other
 
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
-        wanted, seen = self._targets(outputs, targets)
+        wanted, seen = self._targets(targets)
         return self._by_datum(self.of.log_prob(self._flat(outputs), wanted), seen).sum(1)
 
     def fisher_columns(self, outputs: Outputs) -> Columns:
@@ -116,7 +120,7 @@ class PerPosition(Likelihood):
         return self._blocks(found[None, None], len(outputs))[0, 0].flatten(1)
 
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
-        wanted, seen = self._targets(outputs, targets)
+        wanted, seen = self._targets(targets)
         return self._by_datum(self.of.score(self._flat(outputs), wanted), seen).flatten(1)
 
     def sample(self, outputs: Outputs, *, generator: Generator | None = None) -> Tensor:
@@ -129,31 +133,31 @@ class PerPosition(Likelihood):
             raise ValueError(
                 f"Outputs must be {self.outputs} at each position, [n, positions · {self.outputs}]; got {tuple(outputs.shape)}."
             )
-        positions, c = outputs.shape[1] // self.outputs, self.outputs
-        c = 1 if self.of.has_classes and not targets.is_floating_point() else c
-        if prod(targets.shape[1:]) != positions * c or (c > 1 and targets.ndim > 2 and targets.shape[-1] != c):
+        positions = outputs.shape[1] // self.outputs
+        v = 1 if self.of.has_classes and not targets.is_floating_point() else self.values
+        if prod(targets.shape[1:]) != positions * v or (v > 1 and targets.ndim > 2 and targets.shape[-1] != v):
             raise ValueError(
-                f"Targets must be {'[n, *positions]' if c == 1 else f'[n, *positions, {c}]'}, with {positions} positions as "
+                f"Targets must be {'[n, *positions]' if v == 1 else f'[n, *positions, {v}]'}, with {positions} positions as "
                 f"the outputs have, and channels last; got {tuple(targets.shape)}."
             )
-        wanted, seen = self._targets(outputs, targets)
+        wanted, seen = self._targets(targets)
         flat = seen.flatten()
         if flat.any():
             self.of.check(self._flat(outputs)[flat], wanted[flat])
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
         """Relative to the mean number of targets of a datum, so that the mean over data is that over all targets."""
-        wanted, seen = self._targets(outputs, targets)
+        wanted, seen = self._targets(targets)
         found = self.of.metrics(self._flat(outputs), wanted)
         share = seen.sum() / len(seen)
         return {name: self._by_datum(value, seen).sum(1) / share for name, value in found.items()}
 
-    def moments(self, outputs: ManyOutputs) -> tuple[ManyOutputs, ManyOutputs]:
+    def moments(self, outputs: ManyOutputs) -> tuple[ManyValues, ManyValues]:
         mean, variance = self.of.moments(outputs.unflatten(-1, (-1, self.outputs)))
         return mean.flatten(-2), variance.flatten(-2)
 
-    def link(self, mean: ManyOutputs) -> ManyOutputs:
-        return self.of.link(mean.unflatten(-1, (-1, self.outputs))).flatten(-2)
+    def link(self, mean: ManyValues) -> ManyOutputs:
+        return self.of.link(mean.unflatten(-1, (-1, self.values))).flatten(-2)
 
     def scales(self) -> Float[Tensor, " k"]:
         return self.of.scales()
@@ -165,19 +169,19 @@ class PerPosition(Likelihood):
         return {**own, **{f"{_PREFIX}{name}": value for name, value in self.of.settings().items()}}
 
     def interval(self, mean: Outputs, std: Outputs, level: float) -> tuple[Outputs, Outputs]:
-        low, high = self.of.interval(self._flat(mean), self._flat(std), level)
+        low, high = self.of.interval(self._flat_values(mean), self._flat_values(std), level)
         return low.reshape(mean.shape), high.reshape(mean.shape)
 
     def classes(self, mean: Outputs) -> Int[Tensor, "n position"]:
-        return self.of.classes(self._flat(mean)).unflatten(0, (len(mean), -1))
+        return self.of.classes(self._flat_values(mean)).unflatten(0, (len(mean), -1))
 
     def check_calibration(self) -> None:
         self.of.check_calibration()
 
     def calibrate(self, mean: Outputs, std: Outputs, targets: Tensor, bins: int) -> CalibrationScores:
-        wanted, seen = self._targets(mean, targets)
+        wanted, seen = self._targets(targets)
         flat = seen.flatten()
-        return self.of.calibrate(self._flat(mean)[flat], self._flat(std)[flat], wanted[flat], bins)
+        return self.of.calibrate(self._flat_values(mean)[flat], self._flat_values(std)[flat], wanted[flat], bins)
 
     def extra_repr(self) -> str:
         return f"outputs={self.outputs}, ignore={self.ignore}"
@@ -186,16 +190,19 @@ class PerPosition(Likelihood):
         """Positions as data."""
         return outputs.unflatten(1, (-1, self.outputs)).flatten(0, 1)
 
+    def _flat_values(self, values: Float[Tensor, "n _"]) -> Float[Tensor, "m v"]:
+        return values.unflatten(1, (-1, self.values)).flatten(0, 1)
+
     def _split(self, targets: Tensor) -> tuple[Tensor, Bool[Tensor, "n position"]]:
-        """Targets as [n, position] where they are class numbers, else [n, position, c], and which of them there are."""
+        """Targets as [n, position] where they are class numbers, else [n, position, v], and which of them there are."""
         is_class = self.of.has_classes and not targets.is_floating_point()
-        split = targets.reshape(len(targets), -1, *(() if is_class else (self.outputs,)))
+        split = targets.reshape(len(targets), -1, *(() if is_class else (self.values,)))
         if self.ignore is None:
             return split, torch.ones(split.shape[:2], dtype=torch.bool, device=targets.device)
         known = (split if split.is_floating_point() else split.long()) != self.ignore
         return split, known if is_class else known.all(-1)
 
-    def _targets(self, outputs: Outputs, targets: Tensor) -> tuple[Tensor, Bool[Tensor, "n position"]]:
+    def _targets(self, targets: Tensor) -> tuple[Tensor, Bool[Tensor, "n position"]]:
         """Targets of positions as data, and which there are; any will do in place of those that are ignored."""
         split, seen = self._split(targets)
         wanted = split.flatten(0, 1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 from jaxtyping import Bool, Float
@@ -75,6 +76,14 @@ def score_confidences(confidence: Float[Tensor, " m"], right: Bool[Tensor, " m"]
             rows.append(ConfidenceRow(low, high, count, float(confidence[inside].mean()), float(held[inside].mean())))
     ece = sum(row.count * abs(row.confidence - row.accuracy) for row in rows) / len(confidence)
     return CalibrationScores("classes", tuple(rows), float(held.mean()), ece, brier)
+
+
+def normal_interval(
+    mean: Float[Tensor, "n c"], std: Float[Tensor, "n c"], level: float
+) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c"]]:
+    """Ends between which a normal variable lies with this probability, equally likely below and above."""
+    reach = NormalDist().inv_cdf((1 + level) / 2) * std
+    return mean - reach, mean + reach
 
 
 def score_intervals(

@@ -10,6 +10,7 @@ import symbayes as sb
 from symbayes.curvature import ExactFisher, Ggn, Kfac, TangentKernel
 from symbayes.curvature.ggn import products_of
 from symbayes.data.source import as_source
+from symbayes.posterior.predict import calibration, of_draws
 
 CPU = torch.device("cpu")
 GENERATOR = torch.Generator().manual_seed(0)
@@ -26,6 +27,8 @@ CASES = {
         torch.where(VALUES[..., :1] > 1, -1.0, (VALUES > 0).double()),
     ),
     "counts": (sb.PerPosition(sb.Poisson(), 3), VALUES.abs().round()),
+    "scattered counts": (sb.PerPosition(sb.NegativeBinomial(0.5), 3), VALUES.abs().round()),
+    "some ordered classes": (sb.PerPosition(sb.Ordinal(), 3, ignore=-1), torch.where(CLASSES == 2, 3, CLASSES)),
     "smoothed classes": (sb.PerPosition(sb.Categorical(), 3), VALUES.softmax(-1)),
 }
 
@@ -57,6 +60,23 @@ def test_it_is_made_again_from_its_settings(case):
     likelihood, targets = case
     again = sb.PerPosition(**likelihood.settings())
     assert_close(again.log_prob(OUTPUTS, targets), likelihood.log_prob(OUTPUTS, targets))
+
+
+@pytest.mark.parametrize(
+    ("of", "outputs", "targets"),
+    [(sb.Ordinal(), 3, CLASSES.abs()), (sb.Heteroscedastic(), 2, VALUES.flatten(1)[:, :6])],
+    ids=["fewer outputs than classes", "more outputs than values"],
+)
+def test_predictions_at_positions_have_as_many_values_as_targets(of, outputs, targets):
+    apart, flat = of_draws(OUTPUTS.reshape(1, -1, outputs), of, ""), targets.reshape(-1, *((1,) if outputs == 2 else ()))
+    found = of_draws(OUTPUTS[None], sb.PerPosition(of, outputs), "")
+    assert_close(found.mean.flatten(), apart.mean.flatten())
+    assert_close(found.metrics(targets)["nll"].sum(), apart.metrics(flat)["nll"].sum())
+    assert calibration(found, targets).rows == calibration(apart, flat).rows
+    if of.has_classes:
+        assert_close(found.classes().flatten(), apart.classes())
+    else:
+        assert_close(found.interval()[0].flatten(), apart.interval()[0].flatten())
 
 
 def test_a_likelihood_with_a_noise_is_used_by_itself():

@@ -64,7 +64,7 @@ class Prediction:
     by: str
     likelihood: Likelihood = field(repr=False)
     outputs: DrawnOutputs | NormalOutputs = field(repr=False)
-    plug_in: Float[Tensor, "n c"] | None = field(default=None, repr=False)
+    plug_in: Float[Tensor, "n f"] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """The number of data."""
@@ -113,8 +113,8 @@ class Prediction:
             raise ValueError(f"level must lie between 0 and 1, such as 0.95; got {level}.")
         return self.likelihood.interval(self.mean, self.std, level)
 
-    def classes(self) -> Int[Tensor, " n"]:
-        """The most probable class of each datum.
+    def classes(self) -> Int[Tensor, "..."]:
+        """The most probable class of each datum, or position.
 
         Raises:
             ValueError: If there are no classes to choose from.
@@ -123,7 +123,7 @@ class Prediction:
 
     def _check_inputs(self, targets: Tensor) -> Tensor:
         targets = targets.to(self.mean.device)
-        self.likelihood.check(self.mean, targets)
+        self.likelihood.check(self.likelihood.link(self.mean), targets)
         return targets
 
 

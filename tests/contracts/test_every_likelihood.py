@@ -1,18 +1,24 @@
 """The contract of every likelihood: normalised, its columns a square root of its Fisher, its score a derivative."""
 
+from inspect import isabstract
+
 import pytest
 import torch
 from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
-from symbayes.counts import Poisson
+from symbayes.counts import NegativeBinomial, Poisson
+from symbayes.heteroscedastic import Heteroscedastic
 from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from symbayes.ordinal import Ordinal
 from symbayes.positions import PerPosition
 from tests.oracles import hessian_of
 
 OUTPUTS = torch.tensor([[0.3, -1.0, 2.0], [0.0, 0.5, -0.5]], dtype=torch.float64)
 #: Two data at four positions, with three outputs at each.
 AT_POSITIONS = torch.randn(2, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+#: Two means and two log-variances, for each of two data.
+PAIRS = torch.tensor([[0.3, -1.0, 1.5, -0.5], [0.0, 0.5, -0.5, 0.0]], dtype=torch.float64)
 CLASSES = torch.tensor([[[0, 1], [2, -1]], [[-1, -1], [1, 2]]])
 VALUES = torch.randn(2, 2, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 SOME_LABELS = torch.where(VALUES[..., :1] > 0.5, -1.0, (VALUES > 0).double())
@@ -22,6 +28,10 @@ CASES = {
     "bernoulli, soft": (Bernoulli(), torch.tensor([[0.9, 0.1, 1.0], [0.5, 0.0, 0.3]], dtype=torch.float64)),
     "bernoulli": (Bernoulli(), torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)),
     "poisson": (Poisson(), torch.tensor([[1.0, 0.0, 9.0], [2.0, 0.0, 1.0]], dtype=torch.float64)),
+    "negative binomial": (NegativeBinomial(0.5), torch.tensor([[1.0, 0.0, 9.0], [2.0, 0.0, 1.0]], dtype=torch.float64)),
+    "ordinal": (Ordinal(), torch.tensor([3, 1])),
+    "ordinal, soft": (Ordinal(), torch.tensor([[0.1, 0.2, 0.7, 0.0], [0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)),
+    "heteroscedastic": (Heteroscedastic(), torch.tensor([[1.0, 0.0], [0.2, 3.0]], dtype=torch.float64)),
     "gaussian": (Gaussian(0.7).double(), torch.tensor([[1.0, 0.0, 1.5], [0.2, 0.0, 1.0]], dtype=torch.float64)),
     "gaussian by output": (Gaussian(0.7, outputs=3).double(), torch.zeros(2, 3, dtype=torch.float64)),
     "classes at positions": (PerPosition(Categorical(), 3), CLASSES.abs()),
@@ -31,6 +41,9 @@ CASES = {
     "some labels at positions": (PerPosition(Bernoulli(), 3, ignore=-1), SOME_LABELS),
     "labels, one at a position": (PerPosition(Bernoulli(), 1), (VALUES > 0).double().flatten(1)),
     "counts at positions": (PerPosition(Poisson(), 3), VALUES.abs().round()),
+    "scattered counts at positions": (PerPosition(NegativeBinomial(0.5), 3), VALUES.abs().round()),
+    "some ordered classes at positions": (PerPosition(Ordinal(), 3, ignore=-1), torch.where(CLASSES == 2, 3, CLASSES)),
+    "values at positions, and their noise": (PerPosition(Heteroscedastic(), 2), VALUES.flatten(1)[:, :6]),
 }
 
 
@@ -40,11 +53,29 @@ def case(request):
     if isinstance(likelihood, Gaussian) and not likelihood.shared:
         with torch.no_grad():
             likelihood.log_noise.copy_(torch.tensor([-0.5, 0.1, 0.8]))
-    return likelihood, AT_POSITIONS if likelihood.has_positions else OUTPUTS, targets
+    outputs = PAIRS if isinstance(likelihood, Heteroscedastic) else OUTPUTS
+    return likelihood, AT_POSITIONS if likelihood.has_positions else outputs, targets
 
 
 def scaled(likelihood, columns):
     return torch.einsum("k,kvnc,kvnd->ncd", likelihood.scales().to(columns).detach(), columns, columns)
+
+
+def expected(likelihood, outputs, targets):
+    """Weights and targets over which the mean of the Hessian is its expectation."""
+    of, c = (likelihood.of, likelihood.outputs) if likelihood.has_positions else (likelihood, outputs.shape[1])
+    split = outputs.reshape(-1, c)
+    if isinstance(of, NegativeBinomial):  # it is linear in the target
+        return [(1, split.exp().reshape(outputs.shape))]
+    if isinstance(of, Heteroscedastic):  # quadratic
+        mean, std = split[:, : c // 2], (split[:, c // 2 :] / 2).exp()
+        return [(0.5, (mean + sign * std).reshape(1, -1)) for sign in (-1, 1)]
+    if isinstance(of, Ordinal):  # linear in the indicators of classes
+        mean = of.moments(split)[0]
+        if likelihood.has_positions:
+            mean = torch.where((targets == -1).view(-1, 1), -1.0, mean)[None]
+        return [(1, mean)]
+    return [(1, targets)]  # the Hessian does not depend on the target, so its expectation is itself
 
 
 def test_columns_are_a_square_root_of_the_expected_hessian(case):
@@ -52,8 +83,10 @@ def test_columns_are_a_square_root_of_the_expected_hessian(case):
     here = likelihood.at(targets)
     found = scaled(here, here.fisher_columns(outputs))
     for n in range(2):
-        # For these likelihoods the Hessian does not depend on the target, so its expectation is itself.
-        wanted = hessian_of(lambda f, n=n: -likelihood.log_prob(f[None], targets[n : n + 1]).sum())(outputs[n])
+        wanted = sum(
+            weight * hessian_of(lambda f, y=y: -likelihood.log_prob(f[None], y).sum())(outputs[n])
+            for weight, y in expected(likelihood, outputs[n : n + 1], targets[n : n + 1])
+        )
         assert_close(found[n], wanted)
 
 
@@ -92,9 +125,10 @@ def test_samples_have_the_mean_and_the_variance_that_are_said(case, generator):
     likelihood, outputs, _ = case
     count = 40_000
     drawn = likelihood.sample(outputs.repeat_interleave(count, 0), generator=generator).detach()
-    values = drawn if drawn.is_floating_point() else one_hot(drawn, 3).reshape(len(drawn), -1)  # a class as indicators
-    values = values.double().unflatten(0, (2, count))
     mean, variance = (moment.detach() for moment in likelihood.moments(outputs))
+    if not drawn.is_floating_point():  # a class as indicators
+        drawn = one_hot(drawn, mean.shape[1] // drawn[0].numel()).reshape(len(drawn), -1)
+    values = drawn.double().unflatten(0, (2, count))
     assert ((values.mean(1) - mean).abs() < 4 * (variance / count).sqrt()).all()
     squares = (values - mean[:, None]).square()
     assert ((squares.mean(1) - variance).abs() < 4 * squares.std(1) / count**0.5 + 1e-9).all()
@@ -113,5 +147,9 @@ def test_moments_are_taken_of_many_draws_at_once_and_linked_back_to_outputs(case
 
 
 def test_no_likelihood_is_missing():
-    package = {kind for kind in Likelihood.__subclasses__() if kind.__module__.startswith("symbayes.")}
+    package = {kind for kind in subclasses(Likelihood) if kind.__module__.startswith("symbayes.") and not isabstract(kind)}
     assert {type(likelihood) for likelihood, _ in CASES.values()} == package
+
+
+def subclasses(kind):
+    return {found for child in kind.__subclasses__() for found in (child, *subclasses(child))}

@@ -278,7 +278,7 @@ REFUSED = [
         (blobs()[0], blobs()[1] + 5),
         sb.Categorical(),
         ValueError,
-        r"must lie in 0 … 2, because the model has 3 outputs; got 5 … 7",
+        r"must lie in 0 … 2, because the model has outputs for 3 classes; got 5 … 7",
     ),
     ((blobs()[0], blobs()[1].float()), sb.Categorical(), ValueError, "must be class numbers, an integer tensor"),
     (blobs(), sb.Bernoulli(), ValueError, "must be zeros and ones, or probabilities, of shape"),
