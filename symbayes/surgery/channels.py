@@ -76,11 +76,11 @@ def find_channels(model: nn.Module, inputs: Tensor) -> Channels:
     kept: list[Channel] = []
     for channel_places, family in _families(channels).items():
         writers = sorted({name.rpartition(".")[0] for name, axis in channel_places if axis == 0} & maps.keys())
-        reason = "there is one alone" if len(family) == 1 else _trial(model, inputs, family[0])
+        reason = "it gives one alone" if len(family) == 1 else _trial(model, inputs, family[0])
         if reason is None:
             kept += family
-        for name in writers if reason is not None else ():
-            left.setdefault(name, reason)
+        else:
+            left |= {name: reason for name in writers if name not in left}
     return Channels(kept, left, maps)
 
 
@@ -147,11 +147,15 @@ class _Cut:
     def __init__(self, model: nn.Module, maps: Mapping[str, nn.Module], inputs: Tensor) -> None:
         self.model, self.maps, self.inputs = model, maps, inputs
         self.given = {name: calls[0] for name, calls in observe(model, maps, (inputs,), lambda seen, given: given).items()}
+        generator = torch.Generator().manual_seed(0)
         for name, given in self.given.items():
             if not given.isfinite().all():
                 raise ValueError(
-                    f"What layers give for the data must be finite; {name!r} gives NaN or infinity. Check weights."
+                    f"Layers must give finite numbers for the data; {name!r} gives NaN or infinity. Check its weights."
                 )
+            # With other signs, and those against them: some tensors are used on one side of zero alone.
+            signs = torch.randint(0, 2, given[::2].shape, generator=generator).mul_(2).sub_(1).to(given)
+            self.given[name] = given * torch.stack([signs, -signs], 1).flatten(0, 1)[: len(given)]
 
     def marked_outputs(self, name: str) -> _Reached:
         """What the channels that a map gives come to."""

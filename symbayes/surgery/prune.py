@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -29,9 +29,6 @@ from symbayes.surgery.calls import count, difference, is_layer, operations, outp
 from symbayes.surgery.channels import SAME, Channel, Channels, cut_out, find_channels, parameters_without, stop_reading
 from symbayes.surgery.surgeon import JointKfac, Quadratic
 
-By = Literal["surgeon", "magnitude"]
-Units = Literal["channels", "weights"]
-
 _log = logging.getLogger("symbayes")
 #: Data by which channels are found.
 _LOOKED_AT = 8
@@ -45,7 +42,7 @@ class Pruned:
 
     model: nn.Module
     #: Of what the sizes of layers are.
-    units: Units
+    units: str
     #: By layer: channels that it gives, or weights that are not zero, before and after.
     layers: dict[str, tuple[int, int]]
     #: By layer: why no channel that it gives could be removed.
@@ -74,8 +71,8 @@ def prune(
     data: Data,
     keep: float,
     *,
-    by: By = "surgeon",
-    units: Units = "channels",
+    by: str = "surgeon",
+    units: str = "channels",
     likelihood: Likelihood | None = None,
     prior: Prior | None = None,
     shots: int = 5,
@@ -112,8 +109,8 @@ def pruned(
     data: Data,
     keep: float,
     *,
-    by: By = "surgeon",
-    units: Units = "channels",
+    by: str = "surgeon",
+    units: str = "channels",
     likelihood: Likelihood | None = None,
     prior: Prior | None = None,
     shots: int = 5,
@@ -132,12 +129,12 @@ def pruned(
         outputs_of(smaller, (inputs,))
     setting = _Setting(source, likelihood, precisions, by)
     before, left = _size(model, units), dict[str, str]()
-    for shot in range(1, shots + 1):
-        target = round(before * (1 - (1 - keep) * shot / shots))
+    targets = [int(before * (1 - (1 - keep) * shot / shots)) for shot in range(1, shots + 1)]
+    for target in targets:
         if units == "weights":
             _without_weights(smaller, target, setting)
-        else:
-            left = _without_channels(smaller, target, setting, inputs)
+        elif count(smaller) > target:
+            left = _without_channels(smaller, target, targets[-1], setting, inputs)
     return Pruned(
         smaller,
         units,
@@ -221,8 +218,8 @@ def _set(named: Mapping[str, Tensor], weight: str, rows: Float[Tensor, "block d_
     named[weight].copy_(rows.reshape(named[weight].shape))
 
 
-def _without_channels(model: nn.Module, target: int, setting: _Setting, inputs: Tensor) -> dict[str, str]:
-    """Cut channels out of a model, in place, down to so many parameters; why others stay, by layer."""
+def _without_channels(model: nn.Module, target: int, last: int, setting: _Setting, inputs: Tensor) -> dict[str, str]:
+    """Cut channels out of a model, in place, down to so many parameters, and to fewer at last; why others stay, by layer."""
     found = find_channels(model, inputs)
     if not found.removable:
         reasons = "".join(f" {name!r}: {reason}." for name, reason in found.left.items())
@@ -236,7 +233,7 @@ def _without_channels(model: nn.Module, target: int, setting: _Setting, inputs: 
         costs = _surgeon_costs(found.removable, quadratics, named)
     else:
         quadratics, costs = {}, _squares(found.removable, named)
-    gone = _cheapest(model, found, costs, target)
+    gone = _cheapest(model, found, costs, target, last)
     for name, quadratic in quadratics.items():
         if columns := [column for channel in gone for column in _columns(channel, name, named)]:
             _set(named, name, quadratic.without_columns(torch.tensor(columns, device=quadratic.W.device))[None])
@@ -291,7 +288,7 @@ def _squares(channels: Sequence[Channel], named: Mapping[str, Tensor]) -> Float[
     return total
 
 
-def _cheapest(model: nn.Module, found: Channels, costs: Float[Tensor, " u"], target: int) -> list[Channel]:
+def _cheapest(model: nn.Module, found: Channels, costs: Float[Tensor, " u"], target: int, last: int) -> list[Channel]:
     """The channels that cost least for each parameter, as many as it takes; every layer keeps one at least."""
     channels, whole = found.removable, count(model)
     sizes = torch.tensor([whole - parameters_without(model, [channel]) for channel in channels])
@@ -299,10 +296,10 @@ def _cheapest(model: nn.Module, found: Channels, costs: Float[Tensor, " u"], tar
     kept = _last(channels, costs, dict(model.named_parameters()))
     order = [number for number in costs.argsort().tolist() if number not in kept]
     low, high = 0, len(order)
-    if (least := parameters_without(model, [channels[number] for number in order])) > target:
+    if (least := parameters_without(model, [channels[number] for number in order])) > last:
         raise ValueError(
             f"keep must leave every layer a channel, and all that cannot be removed: at least {least:,} parameters; got "
-            f"{target:,}. Keep more, or use units='weights'."
+            f"{last:,}. Keep more, or use units='weights'."
         )
     while low < high:
         middle = (low + high) // 2
@@ -368,7 +365,7 @@ def _dense_sites(model: nn.Module) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-def _size(model: nn.Module, units: Units) -> int:
+def _size(model: nn.Module, units: str) -> int:
     """Parameters, without weights that are zero where these are pruned."""
     return count(model) - (sum(zeros for _, zeros in _zeros(model).values()) if units == "weights" else 0)
 
@@ -379,17 +376,16 @@ def _zeros(model: nn.Module) -> dict[str, tuple[int, int]]:
     return {name: (named[name].numel(), int((named[name] == 0).sum())) for name in _dense_sites(model)}
 
 
-def _layers(model: nn.Module, smaller: nn.Module, units: Units) -> dict[str, tuple[int, int]]:
+def _layers(model: nn.Module, smaller: nn.Module, units: str) -> dict[str, tuple[int, int]]:
     if units == "weights":
         pairs = zip(_zeros(model).items(), _zeros(smaller).values(), strict=True)
         return {name: (size - zeros, size - more) for (name, (size, zeros)), (_, more) in pairs}
-    found = {}
-    for name, module in model.named_modules():
-        if is_layer(module):
-            sizes = len(module.weight), len(smaller.get_submodule(name).weight)
-            if sizes[0] != sizes[1]:
-                found[name] = sizes
-    return found
+    sizes = {
+        name: (len(cast(Tensor, module.weight)), len(cast(Tensor, smaller.get_submodule(name).weight)))
+        for name, module in model.named_modules()
+        if is_layer(module)
+    }
+    return {name: (before, after) for name, (before, after) in sizes.items() if before != after}
 
 
 @torch.no_grad()

@@ -47,11 +47,6 @@ class Quadratic:
         ratio = sqrt(means[0] / means[1]) if min(means) > 0 else 1.0
         return Quadratic(W, _add(G, sqrt(precision) / ratio), _add(A, sqrt(precision) * ratio))
 
-    @property
-    def transposed(self) -> "Quadratic":
-        """The same of Wᵀ, whose columns are rows."""
-        return Quadratic(self.W.mT, self.A, self.G)
-
     @cached_property
     def inverses(self) -> tuple[Float[Tensor, "d_out d_out"], Float[Tensor, "d_in d_in"]]:
         """Of both factors."""
