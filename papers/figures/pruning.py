@@ -1,4 +1,4 @@
-"""How far networks can be pruned: by the surgeon and by magnitude, in one shot and in several, before and after the same tuning."""
+"""How far networks can be pruned: by the surgeon and by magnitude, in one shot and in several, and with the same tuning."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,8 +57,9 @@ def small(task: Task, generator: torch.Generator) -> nn.Module:
     channels, side = task.train[0].shape[1], task.train[0].shape[-1]
     cells = ((side + 3) // 4 // 2) ** 2
     return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * cells, 64), nn.ReLU(), nn.Linear(64, task.classes),
+        nn.Conv2d(channels, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
+        nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(32 * cells, 64), nn.ReLU(), nn.Linear(64, task.classes),
     )  # fmt: skip
 
 
