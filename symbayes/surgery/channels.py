@@ -169,19 +169,21 @@ class _Cut:
 
         return self._follow(own.shape[axis], marking)
 
-    def marked_tensor(self, tensor: Tensor, axis: int) -> _Reached:
-        """What the entries of a tensor along an axis come to."""
-        own = tensor.detach().clone()
+    def marked_tensors(self, tensors: Sequence[Tensor], axis: int) -> _Reached:
+        """What the entries of some tensors of one shape come to, marked together along an axis."""
+        own = [tensor.detach().clone() for tensor in tensors]
 
         @contextmanager
         def marking(which: Bool[Tensor, " d"]) -> Iterator[None]:
-            tensor.data.copy_(own.index_fill(axis, which.nonzero()[:, 0], torch.nan))
+            for tensor in tensors:
+                tensor.data.index_fill_(axis, which.nonzero()[:, 0], torch.nan)
             try:
                 yield
             finally:
-                tensor.data.copy_(own)
+                for tensor, values in zip(tensors, own, strict=True):
+                    tensor.data.copy_(values)
 
-        return self._follow(tensor.shape[axis], marking)
+        return self._follow(tensors[0].shape[axis], marking)
 
     def _follow(self, size: int, marking: Callable[[Tensor], Any]) -> _Reached:
         """Mark all, then half of them by each bit of their numbers, and the other half."""
@@ -273,16 +275,9 @@ def _joined(
 
 def _tie(cut: _Cut, channels: list[Channel], of_feature: Mapping[tuple[str, int], int]) -> None:
     """Add the tensors beside maps whose entries along an axis belong to one channel each."""
-    inside = {id(tensor) for module in cut.maps.values() for tensor in module.parameters()}
-    for name, tensor in [*cut.model.named_parameters(), *cut.model.named_buffers()]:
-        if id(tensor) in inside or not tensor.is_floating_point():
-            continue
-        for axis, size in enumerate(tensor.shape):
-            if size == 1:
-                continue
-            found = cut.marked_tensor(tensor, axis)
-            if found.outputs:
-                break
+    for names, tensors in _beside(cut):
+        for axis in (axis for axis, size in enumerate(tensors[0].shape) if size > 1):
+            found = cut.marked_tensors(tensors, axis)
             owners: dict[int, set[int]] = {}
             for reader, numbers in found.features.items():
                 for feature, number in enumerate(numbers.tolist()):
@@ -292,9 +287,20 @@ def _tie(cut: _Cut, channels: list[Channel], of_feature: Mapping[tuple[str, int]
                 continue
             tied = {number: owner for number, (owner,) in owners.items() if owner != _NONE}
             for number, owner in tied.items():
-                channels[owner].writes.setdefault((name, axis), []).append(number)
+                for name in names:
+                    channels[owner].writes.setdefault((name, axis), []).append(number)
             if tied:
                 break
+
+
+def _beside(cut: _Cut) -> Iterator[tuple[list[str], list[Tensor]]]:
+    """The tensors of other modules than maps; those of one shape that a module has, such as a norm, together."""
+    inside = {id(tensor) for module in cut.maps.values() for tensor in module.parameters()}
+    found: dict[tuple[str, torch.Size], dict[str, Tensor]] = {}
+    for name, tensor in [*cut.model.named_parameters(), *cut.model.named_buffers()]:
+        if id(tensor) not in inside and tensor.is_floating_point():
+            found.setdefault((name.rpartition(".")[0], tensor.shape), {})[name] = tensor
+    return ((list(some), list(some.values())) for some in found.values())
 
 
 def _families(channels: Sequence[Channel]) -> dict[tuple[Place, ...], list[Channel]]:

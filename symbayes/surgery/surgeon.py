@@ -75,9 +75,10 @@ class Quadratic:
         (G_inverse, A_inverse), W = self.inverses, self.W.clone()
         for rows, columns in zip(*(index.split(together) for index in gone.nonzero(as_tuple=True)), strict=True):
             inner = G_inverse[rows[:, None], rows] * A_inverse[columns[:, None], columns]
-            Λ = torch.zeros_like(W)
-            Λ[rows, columns] = torch.linalg.solve(inner, W[rows, columns])
-            W -= G_inverse @ Λ @ A_inverse
+            some = slice(int(rows[0]), int(rows[-1]) + 1)  # of Λ, which is zero in all other rows
+            Λ = torch.zeros_like(W[some])
+            Λ[rows - some.start, columns] = torch.linalg.solve(inner, W[rows, columns])
+            W -= G_inverse[:, some] @ (Λ @ A_inverse)
         W[gone] = 0.0
         return W
 
