@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from symbayes.surgery.calls import difference, is_layer, observe, outputs_of
+from symbayes.surgery.calls import difference, is_layer, observe, outputs_of, shapes_of
 
 #: An axis of a tensor, by the name of that.
 Place = tuple[str, int]
@@ -56,8 +56,6 @@ class Channels:
 
     removable: list[Channel]
     left: dict[str, str]
-    #: The maps at which it was cut, by name.
-    maps: dict[str, nn.Module]
 
 
 def find_channels(model: nn.Module, inputs: Tensor) -> Channels:
@@ -67,7 +65,7 @@ def find_channels(model: nn.Module, inputs: Tensor) -> Channels:
         model: Its tensors are marked and put back.
         inputs: Some data, all of which are finite.
     """
-    maps, left = _maps(model, (inputs,))
+    maps, left = _maps(model, inputs)
     cut = _Cut(model, maps, inputs)
     reached = {name: cut.marked_outputs(name) for name in maps}
     left |= {name: reason for name, found in reached.items() if (reason := found.obstacle)}
@@ -81,16 +79,16 @@ def find_channels(model: nn.Module, inputs: Tensor) -> Channels:
             kept += family
         else:
             left |= {name: reason for name in writers if name not in left}
-    return Channels(kept, left, maps)
+    return Channels(kept, left)
 
 
-def _maps(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, nn.Module], dict[str, str]]:
+def _maps(model: nn.Module, inputs: Tensor) -> tuple[dict[str, nn.Module], dict[str, str]]:
     """The linear maps at which a model can be cut, and why not at others."""
     layers = {name: module for name, module in model.named_modules() if is_layer(module)}
     holders: dict[int, int] = {}
     for _, parameter in model.named_parameters(remove_duplicate=False):
         holders[id(parameter)] = holders.get(id(parameter), 0) + 1
-    calls = _calls(model, layers, inputs)
+    calls = {name: len(seen) for name, seen in observe(model, layers, (inputs,), shapes_of).items()}
     found: dict[str, nn.Module] = {}
     left: dict[str, str] = {}
     for name, module in layers.items():
@@ -106,10 +104,6 @@ def _maps(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, nn.Modul
         else:
             found[name] = module
     return found, left
-
-
-def _calls(model: nn.Module, layers: Mapping[str, nn.Module], inputs: tuple[Any, ...]) -> dict[str, int]:
-    return {name: len(calls) for name, calls in observe(model, layers, inputs, lambda seen, given: None).items()}
 
 
 def is_depthwise(module: nn.Module) -> bool:
@@ -164,8 +158,10 @@ class _Cut:
         @contextmanager
         def marking(which: Bool[Tensor, " d"]) -> Iterator[None]:
             self.given[name] = own.index_fill(axis, which.nonzero()[:, 0], torch.nan)
-            yield
-            self.given[name] = own
+            try:
+                yield
+            finally:
+                self.given[name] = own
 
         return self._follow(own.shape[axis], marking)
 
@@ -187,8 +183,7 @@ class _Cut:
 
     def _follow(self, size: int, marking: Callable[[Tensor], Any]) -> _Reached:
         """Mark all, then half of them by each bit of their numbers, and the other half."""
-        device = self.inputs.device
-        numbers = torch.arange(size, device=device)
+        numbers = torch.arange(size, device=self.inputs.device)
         with marking(numbers >= 0):
             touched, outputs = self._seen()
         # What reaches the outputs is not followed further.
@@ -318,10 +313,16 @@ def _trial(model: nn.Module, inputs: Tensor, channel: Channel) -> str | None:
     try:
         other = deepcopy(unread)
         cut_out(other, [channel])
-        wrong = difference(outputs_of(other, (inputs,)), outputs_of(unread, (inputs,)), least=1.0)
+        wrong = difference(full_outputs(other, inputs), full_outputs(unread, inputs), least=1.0)
     except _UNFIT as error:
         return f"the model cannot be called with one less ({error})"
     return None if wrong <= SAME else f"the model computes something else with one less (outputs differ by {wrong:.1e})"
+
+
+def full_outputs(model: nn.Module, inputs: Tensor) -> Tensor:
+    """What a model gives in the precision of its weights: cuDNN convolves at lower precision by default."""
+    with torch.backends.cudnn.flags(enabled=False):
+        return outputs_of(model, (inputs,))
 
 
 @torch.no_grad()

@@ -26,7 +26,7 @@ from symbayes.layout import Layout
 from symbayes.likelihoods import Categorical, Likelihood
 from symbayes.priors import Prior
 from symbayes.surgery.calls import count, difference, is_layer, operations, outputs_of
-from symbayes.surgery.channels import SAME, Channel, Channels, cut_out, find_channels, parameters_without, stop_reading
+from symbayes.surgery.channels import SAME, Channel, cut_out, find_channels, full_outputs, parameters_without, stop_reading
 from symbayes.surgery.surgeon import JointKfac, Quadratic
 
 _log = logging.getLogger("symbayes")
@@ -192,7 +192,7 @@ class _Setting:
         for name in weights:
             block = blocks[name]
             assert isinstance(block, KroneckerBlock)
-            factors = zip(joint_rows(named, name, len(block.A.matrices)), block.G.matrices, block.A.matrices, strict=True)
+            factors = zip(_joint_rows(named, name, len(block.A.matrices)), block.G.matrices, block.A.matrices, strict=True)
             found[name] = [Quadratic.damped(W, G, A, self.precisions.get(name, 1.0)) for W, G, A in factors]
         return found
 
@@ -202,7 +202,7 @@ def _bias(weight: str) -> str:
     return weight.removesuffix("weight") + "bias"
 
 
-def joint_rows(named: Mapping[str, Tensor], weight: str, blocks: int) -> Float[Tensor, "block d_out d_in"]:
+def _joint_rows(named: Mapping[str, Tensor], weight: str, blocks: int) -> Float[Tensor, "block d_out d_in"]:
     """A weight as matrices, one for each group of channels, with the bias as last column."""
     W, bias = named[weight].detach(), named.get(_bias(weight))
     rows = W.reshape(blocks, W.shape[0] // blocks, -1)
@@ -233,14 +233,14 @@ def _without_channels(model: nn.Module, target: int, last: int, setting: _Settin
         costs = _surgeon_costs(found.removable, quadratics, named)
     else:
         quadratics, costs = {}, _squares(found.removable, named)
-    gone = _cheapest(model, found, costs, target, last)
+    gone = _cheapest(model, found.removable, costs, target, last)
     for name, quadratic in quadratics.items():
         if columns := [column for channel in gone for column in _columns(channel, name, named)]:
             _set(named, name, quadratic.without_columns(torch.tensor(columns, device=quadratic.W.device))[None])
     stop_reading(model, gone)
-    unread = outputs_of(model, (inputs,))
+    unread = full_outputs(model, inputs)
     cut_out(model, gone)
-    wrong = difference(outputs_of(model, (inputs,)), unread, least=1.0)
+    wrong = difference(full_outputs(model, inputs), unread, least=1.0)
     if not wrong <= SAME:
         raise ValueError(
             f"A model without channels must compute what it does when nothing reads them; outputs differ by {wrong:.1e}. Does "
@@ -281,18 +281,18 @@ def _squares(channels: Sequence[Channel], named: Mapping[str, Tensor]) -> Float[
             name, axis = place
             if name in named:
                 if place not in along:
-                    along[place] = (
-                        named[name].double().square().movedim(axis, 0).reshape(named[name].shape[axis], -1).sum(1).cpu()
-                    )
+                    squares = named[name].double().square().movedim(axis, 0)
+                    along[place] = squares.reshape(len(squares), -1).sum(1).cpu()
                 total[number] += along[place][indices].sum()
     return total
 
 
-def _cheapest(model: nn.Module, found: Channels, costs: Float[Tensor, " u"], target: int, last: int) -> list[Channel]:
+def _cheapest(
+    model: nn.Module, channels: Sequence[Channel], costs: Float[Tensor, " u"], target: int, last: int
+) -> list[Channel]:
     """The channels that cost least for each parameter, as many as it takes; every layer keeps one at least."""
-    channels, whole = found.removable, count(model)
-    sizes = torch.tensor([whole - parameters_without(model, [channel]) for channel in channels])
-    costs = costs / sizes
+    whole = count(model)
+    costs = costs / torch.tensor([whole - parameters_without(model, [channel]) for channel in channels])
     kept = _last(channels, costs, dict(model.named_parameters()))
     order = [number for number in costs.argsort().tolist() if number not in kept]
     low, high = 0, len(order)
