@@ -110,16 +110,17 @@ def prune(
         rows = list(pruning_study.prunings(some, networks, network, tuning, chosen, status.update))
     accuracy = sum(row.accuracy_of_whole for row in rows) / len(rows)
     title = f"{task}, {network}: {rows[0].whole:,} parameters, accuracy {100 * accuracy:.1f} % without pruning"
-    table = Table("kept", "units", "by", "shots", "operations", "accuracy", f"after {tuning} epochs", title=title)
-    for of, by, shots, keep, operations, pruned, tuned in pruning_study.means(rows):
-        table.add_row(f"{100 * keep:g} %", of, by, str(shots), operations, pruned, tuned)
+    table = Table("kept", "units", "by", "shots", "operations", "accuracy, %", "tuned, %", title=title)
+    for cells in pruning_study.means(rows):
+        table.add_row(*cells)
     console.print(table)
     _write_figures(out, rows)
 
 
 def _write_figures(out: Path, rows: Sequence[evidence_study.Trained] | Sequence[pruning_study.Row]) -> None:
+    code = commit()
     with writing(out):
-        write_whole(out, json.dumps([{**asdict(row), "commit": commit()} for row in rows], indent=1) + "\n")
+        write_whole(out, json.dumps([{**asdict(row), "commit": code} for row in rows], indent=1) + "\n")
     console.print(f"{out}", highlight=False)
 
 
