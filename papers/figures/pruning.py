@@ -159,16 +159,15 @@ def _accuracy(model: nn.Module, task: Task) -> float:
     return right / len(task.test[0])
 
 
-def means(rows: Sequence[Row]) -> list[tuple[str, str, int, float, str, str, str]]:
-    """Over seeds: units, by, shots, keep, and in words the accuracies with their standard deviations."""
+def means(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Over seeds, in words: keep, units, by, shots, operations, and accuracies with their standard deviations, in percent."""
     found = []
     for of, keep, by, shots in dict.fromkeys((row.units, row.keep, row.by, row.shots) for row in rows):
         some = [row for row in rows if (row.units, row.keep, row.by, row.shots) == (of, keep, by, shots)]
         tuned = [row.tuned for row in some if row.tuned is not None]
-        operations = sum(row.operations / row.operations_of_whole for row in some) / len(some)
-        found.append(
-            (of, by, shots, keep, f"{100 * operations:.0f} %", _spread([row.accuracy for row in some]), _spread(tuned))
-        )
+        operations = mean(row.operations / row.operations_of_whole for row in some)
+        setting = f"{100 * keep:g} %", of, by, str(shots), f"{100 * operations:.0f} %"
+        found.append((*setting, _spread([row.accuracy for row in some]), _spread(tuned)))
     return found
 
 
@@ -176,4 +175,4 @@ def _spread(values: Sequence[float]) -> str:
     if not values:
         return "–"
     spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{100 * mean(values):.1f}{spread} %"
+    return f"{100 * mean(values):.1f}{spread}"
