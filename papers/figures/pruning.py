@@ -161,7 +161,7 @@ def _accuracy(model: nn.Module, task: Task) -> float:
 
 def means(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """Over seeds, in words: keep, units, by, shots, operations, and accuracies with their standard deviations, in percent."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for of, keep, by, shots in dict.fromkeys((row.units, row.keep, row.by, row.shots) for row in rows):
         some = [row for row in rows if (row.units, row.keep, row.by, row.shots) == (of, keep, by, shots)]
         tuned = [row.tuned for row in some if row.tuned is not None]
