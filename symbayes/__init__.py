@@ -29,7 +29,7 @@ from symbayes.posterior.laplace import laplace_posterior
 from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.predict import Prediction, predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
-from symbayes.surgery import harden, relax
+from symbayes.surgery import harden, prune, relax
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit, preset
@@ -100,6 +100,7 @@ __all__ = [
     "posterior",
     "predict",
     "preset",
+    "prune",
     "relax",
     "surgery",
 ]

@@ -1,21 +1,25 @@
-"""`python -m papers estimators`, `starts`, `ranks`, `illustrate` and `gallery`: what documents are made of."""
+"""`python -m papers estimators`, `starts`, `ranks`, `prune`, `illustrate` and `gallery`: what documents are made of."""
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from papers.data import load
 from papers.figures import estimators as estimator_study
 from papers.figures import evidence as evidence_study
+from papers.figures import pruning as pruning_study
 from papers.figures.gallery import run as draw_gallery
 from papers.figures.illustrations import run as draw_illustrations
 from papers.runs import commit
 from symbayes.cli.study import Progress
 from symbayes.cli.terminal import check_folder, console, with_progress, writing
 from symbayes.data.storage import write_whole
+from symbayes.dynamics.discover import check_device
 
 
 def estimators(
@@ -78,9 +82,45 @@ def ranks(
     _write_figures(out, rows)
 
 
-def _write_figures(out: Path, rows: Sequence[evidence_study.Trained]) -> None:
+def prune(
+    task: Annotated[str, typer.Option(help="Such as mnist, cifar10, or upright-digits, which are embedded.")] = "mnist",
+    data: Annotated[Path | None, typer.Option(help="Folder of the files of MNIST or CIFAR-10.")] = None,
+    network: Annotated[str, typer.Option(help=f"One of {', '.join(pruning_study.NETWORKS)}.")] = "small",
+    units: Annotated[str, typer.Option(help="channels, weights, or both with a comma.")] = ",".join(pruning_study.UNITS),
+    size: Annotated[int | None, typer.Option(help="Training images; all when not given.", min=20)] = None,
+    epochs: Annotated[int, typer.Option(help="Of training.", min=1)] = 40,
+    tuning: Annotated[int, typer.Option(help="Epochs once a network is pruned.", min=1)] = 5,
+    seeds: Annotated[int, typer.Option(help="How many.", min=1)] = 3,
+    device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="File for the figures.")] = Path("prune.json"),
+) -> None:
+    """How far networks can be pruned: by the surgeon and by magnitude, before and after the same tuning."""
+    chosen = tuple(units.split(","))
+    if network not in pruning_study.NETWORKS or not set(chosen) <= set(pruning_study.UNITS):
+        known = f"{', '.join(pruning_study.NETWORKS)} and units {', '.join(pruning_study.UNITS)}"
+        raise typer.BadParameter(f"There are networks {known}; got {network} and {units}.")
+    try:
+        check_device(device)
+        whole = load(task, data)
+        some = whole if size is None else whole.subset(size)
+    except (ValueError, KeyError, OSError) as error:
+        raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
+    with console.status("training") as status:
+        networks = pruning_study.trained(some, network, epochs, range(seeds), device, status.update)
+        rows = list(pruning_study.prunings(some, networks, network, tuning, chosen, status.update))
+    accuracy = sum(row.accuracy_of_whole for row in rows) / len(rows)
+    title = f"{task}, {network}: {rows[0].whole:,} parameters, accuracy {100 * accuracy:.1f} % without pruning"
+    table = Table("kept", "units", "by", "shots", "operations", "accuracy, %", "tuned, %", title=title)
+    for cells in pruning_study.means(rows):
+        table.add_row(*cells)
+    console.print(table)
+    _write_figures(out, rows)
+
+
+def _write_figures(out: Path, rows: Sequence[evidence_study.Trained] | Sequence[pruning_study.Row]) -> None:
+    code = commit()
     with writing(out):
-        write_whole(out, json.dumps(evidence_study.as_figures(rows, commit()), indent=1) + "\n")
+        write_whole(out, json.dumps([{**asdict(row), "commit": code} for row in rows], indent=1) + "\n")
     console.print(f"{out}", highlight=False)
 
 

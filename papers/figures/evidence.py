@@ -6,7 +6,7 @@ as `sb.fit` does by default. MAP, with all precisions at 1, is set beside.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 
 import torch
@@ -127,8 +127,3 @@ def correlation(rows: Sequence[Trained]) -> float:
 
     found = spearmanr([-row.log_evidence for row in rows], [row.test_nll for row in rows])
     return float(found.statistic)
-
-
-def as_figures(rows: Sequence[Trained], commit: str) -> list[dict[str, object]]:
-    """For a file of figures."""
-    return [{**asdict(row), "commit": commit} for row in rows]

@@ -5,13 +5,22 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from symbayes.adapters import torch_layer
 from symbayes.curvature.evaluate import evaluating, exact_products
 
 Noted = TypeVar("Noted")
 Place = TypeVar("Place", bound=Hashable)
 #: Of what comes in and goes out, for a datum.
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]
+#: By the axes of their grid.
+CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Whether a module is a linear layer or a convolution of torch."""
+    return torch_layer(module) in (nn.Linear, *CONVOLUTIONS.values())
 
 
 def observe(
@@ -71,3 +80,16 @@ def outputs_of(model: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
 def difference(outputs: Tensor, others: Tensor, *, least: float = 1e-30) -> float:
     """The largest, relative to the largest output; or to the least that this is taken to be."""
     return float((outputs - others).abs().max()) / max(least, float(others.abs().max()))
+
+
+def count(model: nn.Module) -> int:
+    """Of parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def operations(model: nn.Module, inputs: tuple[Any, ...]) -> int:
+    """For a datum: twice the multiplications of products and convolutions."""
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), evaluating(model), counter:
+        model(*inputs)
+    return counter.get_total_flops() // max(1, len(inputs[0]))

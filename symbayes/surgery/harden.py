@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, fx, nn
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
 from symbayes.curvature.evaluate import evaluating, without_autocast
 from symbayes.layers.conv import ConvPath, LayerPath, PaddingMode
@@ -29,8 +28,8 @@ from symbayes.layers.group_conv import GroupConvPath, GroupPool
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.models import AllConv
-from symbayes.surgery.calls import Shapes, difference, observe, outputs_of, replace, shapes_of
-from symbayes.surgery.relax import CONVOLUTIONS, OnGrid
+from symbayes.surgery.calls import CONVOLUTIONS, Shapes, count, difference, observe, operations, outputs_of, replace, shapes_of
+from symbayes.surgery.relax import OnGrid
 
 _log = logging.getLogger("symbayes")
 #: Columns of a matrix that are found at once.
@@ -134,8 +133,8 @@ def hardened(model: nn.Module, example: Any, *, off: float = 1e-3) -> Hardened:
         plain,
         words,
         difference(given, outputs_of(model, inputs)),
-        (_count(model), _count(plain)),
-        (_operations(model, inputs), _operations(plain, inputs)),
+        (count(model), count(plain)),
+        (operations(model, inputs), operations(plain, inputs)),
         (_seconds(model, inputs), _seconds(plain, inputs)),
     )
 
@@ -340,18 +339,6 @@ def _split(module: OnGrid) -> list[nn.Module]:
 def _joined(module: OnGrid) -> list[nn.Module]:
     """From maps to features."""
     return [nn.Flatten(), *([nn.Unflatten(0, (-1, *module.others))] if module.others else [])]
-
-
-def _count(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _operations(model: nn.Module, inputs: tuple[Any, ...]) -> int:
-    """For a datum: twice the multiplications of products and convolutions."""
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), evaluating(model), counter:
-        model(*inputs)
-    return counter.get_total_flops() // max(1, len(inputs[0]))
 
 
 def _seconds(model: nn.Module, inputs: tuple[Any, ...], times: int = 3) -> float:

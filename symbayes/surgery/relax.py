@@ -26,14 +26,13 @@ from symbayes.layers.group_conv import SymmetricConvPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.surgery.calls import Shapes, difference, observe, outputs_of, replace, shapes_of
+from symbayes.surgery.calls import Shapes, difference, is_layer, observe, outputs_of, replace, shapes_of
 
 #: Which layers: patterns of their names, their types, or whatever a function of name and module says.
 Layers = str | type[nn.Module] | Sequence[str | type[nn.Module]] | Callable[[str, nn.Module], bool]
 #: What a layer may become: a word of `KINDS`, or a group whose symmetry it may gain.
 Kind = str | Group
 KINDS = ("factored", "dense", "conv")
-CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 #: Size of the outputs of a new path, relative to a map that keeps the size of its inputs.
 _UNSEEN = 1e-7
 #: How far outputs may be from what they were, relative to the largest of them.
@@ -225,7 +224,7 @@ def _chosen(model: nn.Module, layers: Layers | None, kinds: Sequence[Kind]) -> d
     inside = tuple(f"{name}." if name else "" for name, module in every.items() if isinstance(module, LinearMap | RelaxedLayer))
     named = {name: module for name, module in every.items() if not name or not name.startswith(inside)}
     if layers is None:
-        return {name: module for name, module in named.items() if _is_layer(module) and _suited(module, kinds)}
+        return {name: module for name, module in named.items() if is_layer(module) and _suited(module, kinds)}
     if callable(layers) and not isinstance(layers, type):
         return {name: _layer(name, module) for name, module in named.items() if layers(name, module)}
     chosen: dict[str, nn.Module] = {}
@@ -235,7 +234,7 @@ def _chosen(model: nn.Module, layers: Layers | None, kinds: Sequence[Kind]) -> d
             for name, module in named.items()
             if (fnmatchcase(name, one) if isinstance(one, str) else isinstance(module, one))
         }
-        taken = {name: module for name, module in found.items() if _is_layer(module)}
+        taken = {name: module for name, module in found.items() if is_layer(module)}
         if not taken:
             for name, module in found.items():
                 _layer(name, module)  # which refuses it
@@ -244,12 +243,8 @@ def _chosen(model: nn.Module, layers: Layers | None, kinds: Sequence[Kind]) -> d
     return {name: module for name, module in named.items() if name in chosen}
 
 
-def _is_layer(module: nn.Module) -> bool:
-    return torch_layer(module) in (nn.Linear, *CONVOLUTIONS.values())
-
-
 def _layer(name: str, module: nn.Module) -> nn.Module:
-    if not _is_layer(module):
+    if not is_layer(module):
         raise ValueError(
             "Layers to be relaxed must be nn.Conv1d, nn.Conv2d, nn.Conv3d or nn.Linear, with the forward pass of torch; "
             f"{name!r} is a {type(module).__name__}. Leave it out, or build a RelaxedLayer."
