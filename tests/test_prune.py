@@ -52,6 +52,20 @@ def test_columns_cost_and_are_made_up_for_as_in_the_constrained_quadratic(quadra
         exact(quadratic.without_columns(columns), W)
 
 
+@pytest.mark.parametrize("units", ["channels", "weights"])
+def test_magnitude_does_not_depend_on_the_scale_of_layers(units, generator):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    other, data = deepcopy(model), (torch.randn(20, 4, generator=generator), torch.arange(20) % 3)
+    for layer, scale in zip((0, 2, 4), (100.0, 0.1, 0.1), strict=True):
+        for parameter in other[layer].parameters():
+            parameter.data.mul_(scale)
+    found = [pruned(each, data, 0.5, by="magnitude", units=units, shots=1) for each in (model, other)]
+    assert found[0].layers == found[1].layers
+    for one, two in zip(*(each.model.parameters() for each in found), strict=True):
+        assert torch.equal(one == 0, two == 0)
+        assert_close(one / one.norm(), two / two.norm())
+
+
 def test_rows_are_columns_of_the_transpose(quadratic):
     rows = torch.tensor([0, 2])
     W, wanted = brute_force(quadratic, mask(quadratic, rows=rows))

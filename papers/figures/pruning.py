@@ -111,8 +111,6 @@ def prunings(
     for seed, result in networks:
         whole = _accuracy(result.model, task)
         for of, keep, by, shots in product(units, KEEPS, ("surgeon", "magnitude"), SHOTS):
-            if of == "weights" and by == "magnitude" and shots > 1:
-                continue  # which is the same as in one
             say(f"seed {seed}: {100 * keep:g} % of {of} by {by}, shots {shots}")
             found = pruned(result.model, data, keep, by=by, units=of, prior=result.prior, shots=shots)
             accuracy = _accuracy(found.model, task)

@@ -313,16 +313,10 @@ def _trial(model: nn.Module, inputs: Tensor, channel: Channel) -> str | None:
     try:
         other = deepcopy(unread)
         cut_out(other, [channel])
-        wrong = difference(full_outputs(other, inputs), full_outputs(unread, inputs), least=1.0)
+        wrong = difference(outputs_of(other, (inputs,)), outputs_of(unread, (inputs,)), least=1.0)
     except _UNFIT as error:
         return f"the model cannot be called with one less ({error})"
     return None if wrong <= SAME else f"the model computes something else with one less (outputs differ by {wrong:.1e})"
-
-
-def full_outputs(model: nn.Module, inputs: Tensor) -> Tensor:
-    """What a model gives in the precision of its weights: cuDNN convolves at lower precision by default."""
-    with torch.backends.cudnn.flags(enabled=False):
-        return outputs_of(model, (inputs,))
 
 
 @torch.no_grad()

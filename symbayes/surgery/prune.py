@@ -26,7 +26,7 @@ from symbayes.layout import Layout
 from symbayes.likelihoods import Categorical, Likelihood
 from symbayes.priors import Prior
 from symbayes.surgery.calls import count, difference, is_layer, operations, outputs_of
-from symbayes.surgery.channels import SAME, Channel, cut_out, find_channels, full_outputs, parameters_without, stop_reading
+from symbayes.surgery.channels import SAME, Channel, cut_out, find_channels, parameters_without, stop_reading
 from symbayes.surgery.surgeon import JointKfac, Quadratic
 
 _log = logging.getLogger("symbayes")
@@ -87,7 +87,7 @@ def prune(
         data: As for `sb.fit`, which trained it; some thousands are enough.
         keep: The share of parameters to keep.
         by: "surgeon" costs by Kronecker-factored curvature, with an update of all that is left in layers that lose columns or
-            weights; "magnitude" by mean squares of weights, and leaves the others as they are.
+            weights; "magnitude" by squares of weights, relative to their mean in each tensor, and leaves others as they are.
         units: "channels": features of linear layers and convolutions, with entries of norms and of other tensors that belong to
             them, and all that reads them. "weights": single weights of linear maps.
         likelihood: Of targets given outputs; `Categorical()` when None.
@@ -117,15 +117,15 @@ def pruned(
 ) -> Pruned:
     """What `prune` gives, with a report."""
     _check(model, keep, by, units, shots)
-    device = next(model.parameters()).device
-    source = as_source(data, device)
-    likelihood = (likelihood if likelihood is not None else Categorical()).to(device)
+    weight = next(model.parameters())
+    source = as_source(data, weight.device, precision=weight.dtype)
+    likelihood = (likelihood if likelihood is not None else Categorical()).to(weight.device)
     if prior is not None:
         prior.check(model)
     precisions = {} if prior is None else {name: float(value.detach()) for name, value in prior.precisions().items()}
     smaller, inputs = deepcopy(model), next(iter(source.batches(_LOOKED_AT)))[0]
     check_finite(inputs)
-    with naming_types(inputs, next(model.parameters()).dtype):
+    with naming_types(inputs, weight.dtype):
         outputs_of(smaller, (inputs,))
     setting = _Setting(source, likelihood, precisions, by)
     before, left = _size(model, units), dict[str, str]()
@@ -238,9 +238,9 @@ def _without_channels(model: nn.Module, target: int, last: int, setting: _Settin
         if columns := [column for channel in gone for column in _columns(channel, name, named)]:
             _set(named, name, quadratic.without_columns(torch.tensor(columns, device=quadratic.W.device))[None])
     stop_reading(model, gone)
-    unread = full_outputs(model, inputs)
+    unread = outputs_of(model, (inputs,))
     cut_out(model, gone)
-    wrong = difference(full_outputs(model, inputs), unread, least=1.0)
+    wrong = difference(outputs_of(model, (inputs,)), unread, least=1.0)
     if not wrong <= SAME:
         raise ValueError(
             f"A model without channels must compute what it does when nothing reads them; outputs differ by {wrong:.1e}. Does "
@@ -273,7 +273,7 @@ def _surgeon_costs(
 
 @torch.no_grad()
 def _squares(channels: Sequence[Channel], named: Mapping[str, Tensor]) -> Float[Tensor, " u"]:
-    """Of all parameters that write or read a channel."""
+    """Of all parameters that write or read a channel, relative to their mean in each tensor."""
     along: dict[tuple[str, int], Tensor] = {}
     total = torch.zeros(len(channels), dtype=torch.float64)
     for number, channel in enumerate(channels):
@@ -281,10 +281,16 @@ def _squares(channels: Sequence[Channel], named: Mapping[str, Tensor]) -> Float[
             name, axis = place
             if name in named:
                 if place not in along:
-                    squares = named[name].double().square().movedim(axis, 0)
+                    squares = _relative(named[name]).movedim(axis, 0)
                     along[place] = squares.reshape(len(squares), -1).sum(1).cpu()
                 total[number] += along[place][indices].sum()
     return total
+
+
+def _relative(weight: Tensor) -> Tensor:
+    """Squares, relative to their mean where they are not zero: layers differ in scale, and one threshold is for all of them."""
+    squares = weight.detach().double().square()
+    return squares / squares[squares > 0].mean() if squares.any() else squares
 
 
 def _cheapest(
@@ -330,7 +336,7 @@ def _without_weights(model: nn.Module, target: int, setting: _Setting) -> None:
         of_all = {name: torch.stack([quadratic.element_costs() for quadratic in some]) for name, some in quadratics.items()}
         costs = {name: cost[..., : rows[name].shape[-1]] for name, cost in of_all.items()}  # biases stay
     else:
-        quadratics, costs = {}, {name: W.double().square() for name, W in rows.items()}
+        quadratics, costs = {}, {name: _relative(W) for name, W in rows.items()}
     costs = {name: cost.masked_fill(rows[name] == 0, -1.0) for name, cost in costs.items()}  # what is zero stays so
     every = torch.cat([cost.flatten() for cost in costs.values()])
     zeros = count(model) - target
@@ -356,9 +362,7 @@ def _dense_sites(model: nn.Module) -> dict[str, tuple[int, int, int]]:
     Raises:
         ValueError: If there is none.
     """
-    layout = Layout.of(model)
-    layout.refuse_shared()
-    sites = (site for site in layout.sites.values() if site.form.structure == "dense" and not site.form.transposed)
+    sites = (site for site in Layout.of(model).sites.values() if site.form.structure == "dense" and not site.form.transposed)
     found = {site.weight: site.matrix for site in sites if site.weight is not None and site.matrix is not None}
     if not found:
         raise ValueError("The model has no weight of a linear map to be pruned: nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d.")
