@@ -1,7 +1,6 @@
 """symbayes learns the symmetries of a neural network from its training data, by Bayesian model selection."""
 
 from symbayes import curvature, dynamics, groups, layers, models, posterior, surgery
-from symbayes.counts import NegativeBinomial, Poisson
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Rule
 from symbayes.data.load import load
@@ -15,15 +14,23 @@ from symbayes.evidence.evidence import Evidence, evidence_gradient, laplace_evid
 from symbayes.evidence.exact import exact_evidence
 from symbayes.groups.grids import flips, p4m
 from symbayes.groups.lie import affine2d
-from symbayes.heteroscedastic import Heteroscedastic
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.path import Path
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from symbayes.likelihoods import (
+    AtPositions,
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Heteroscedastic,
+    Likelihood,
+    NegativeBinomial,
+    Ordinal,
+    PerPosition,
+    Poisson,
+)
 from symbayes.models import allconv
-from symbayes.ordinal import Ordinal
-from symbayes.positions import AtPositions, PerPosition
 from symbayes.posterior.families import MatrixNormal, MeanField
 from symbayes.posterior.laplace import laplace_posterior
 from symbayes.posterior.posterior import Posterior

@@ -66,6 +66,10 @@ def test_magnitude_does_not_depend_on_the_scale_of_layers(units, generator):
         assert_close(one / one.norm(), two / two.norm())
 
 
+def test_without_elements_that_go_nothing_changes(quadratic):
+    assert torch.equal(quadratic.without_elements(torch.zeros_like(quadratic.W, dtype=torch.bool)), quadratic.W)
+
+
 def test_rows_are_columns_of_the_transpose(quadratic):
     rows = torch.tensor([0, 2])
     W, wanted = brute_force(quadratic, mask(quadratic, rows=rows))

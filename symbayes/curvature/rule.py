@@ -20,7 +20,7 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, decompose, negligible
 from symbayes.data.source import Batch, DataSource, LoaderSource, TensorSource
-from symbayes.likelihoods import Columns, Likelihood
+from symbayes.likelihoods.likelihood import Columns, Likelihood
 
 #: Sums over data, by what they are sums of.
 Sums = Mapping[tuple[str, str], Tensor]

@@ -73,6 +73,8 @@ class Quadratic:
     def without_elements(self, gone: Bool[Tensor, "d_out d_in"], together: int = TOGETHER) -> Float[Tensor, "d_out d_in"]:
         """W with these elements zero, and the others as they are best then; set by set, along rows, where there are many."""
         (G_inverse, A_inverse), W = self.inverses, self.W.clone()
+        if not gone.any():
+            return W
         for rows, columns in zip(*(index.split(together) for index in gone.nonzero(as_tuple=True)), strict=True):
             inner = G_inverse[rows[:, None], rows] * A_inverse[columns[:, None], columns]
             some = slice(int(rows[0]), int(rows[-1]) + 1)  # of Λ, which is zero in all other rows

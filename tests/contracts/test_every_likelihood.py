@@ -7,11 +7,17 @@ import torch
 from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
-from symbayes.counts import NegativeBinomial, Poisson
-from symbayes.heteroscedastic import Heteroscedastic
-from symbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from symbayes.ordinal import Ordinal
-from symbayes.positions import PerPosition
+from symbayes.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Heteroscedastic,
+    Likelihood,
+    NegativeBinomial,
+    Ordinal,
+    PerPosition,
+    Poisson,
+)
 from tests.oracles import hessian_of
 
 OUTPUTS = torch.tensor([[0.3, -1.0, 2.0], [0.0, 0.5, -0.5]], dtype=torch.float64)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
-from symbayes.likelihoods import (
+from symbayes.likelihoods.likelihood import (
     Columns,
     Likelihood,
     ManyOutputs,

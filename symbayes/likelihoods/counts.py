@@ -8,13 +8,12 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from symbayes.diagonal import Diagonal
-from symbayes.likelihoods import ManyOutputs, Outputs, Setting, register
+from symbayes.likelihoods.likelihood import DiagonalLikelihood, ManyOutputs, Outputs, Setting, register
 from symbayes.scores import CalibrationScores, score_intervals
 
 
 @register
-class Poisson(Diagonal):
+class Poisson(DiagonalLikelihood):
     """c independent counts; outputs are logarithms of their rates, targets [n, c] of whole numbers."""
 
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
