@@ -4,6 +4,7 @@ from symbayes import curvature, dynamics, groups, layers, models, posterior, sur
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Rule
 from symbayes.data.load import load
+from symbayes.data.packed import Packed
 from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
 from symbayes.dynamics.discover import discover
@@ -72,6 +73,7 @@ __all__ = [
     "Optimiser",
     "OrbitAverage",
     "Ordinal",
+    "Packed",
     "Path",
     "PathwisePrior",
     "PerPosition",

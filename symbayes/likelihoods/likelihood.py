@@ -45,6 +45,8 @@ class Likelihood(nn.Module, ABC):
     is_normal: ClassVar[bool] = False
     #: Whether targets may be class numbers, one for each datum.
     has_classes: ClassVar[bool] = False
+    #: Whether targets are real numbers, which come in all scales.
+    has_scale: ClassVar[bool] = False
     #: Whether a datum has targets at many positions: exact columns are then so many that they are better sampled.
     has_positions: ClassVar[bool] = False
 

@@ -32,6 +32,7 @@ class Gaussian(Likelihood):
     """
 
     is_normal = True
+    has_scale = True
 
     def __init__(self, noise: float = 1.0, outputs: int | None = None) -> None:
         super().__init__()
@@ -122,6 +123,8 @@ class Heteroscedastic(DiagonalLikelihood):
     The Fisher information of m is exp(−s), that of s is ½, and there is none between them. Variances begin at about 1, where s
     is 0: scale targets to a standard deviation of 1. In single precision information is finite while s > −88.
     """
+
+    has_scale = True
 
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
         log_variance = _halves(outputs)[1]

@@ -6,6 +6,7 @@ as if it had not stopped.
 """
 
 import json
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
+from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
@@ -105,6 +107,8 @@ class Problem:
                 if not seen and reference is not None:
                     reference.refuse_others(outputs)
                 total += float(log_likelihood(self.likelihood, inputs, outputs, targets, self.data.number(seen)))
+                if not seen and self.likelihood.has_scale:
+                    _warn_of_scale(self.likelihood.moments(outputs)[0], targets)
                 of_nothing += float(self.likelihood.log_prob(torch.zeros_like(outputs), targets).sum())
                 seen += len(inputs)
         return -min(total, of_nothing) / seen
@@ -118,6 +122,25 @@ class Problem:
         if reference is not None:
             check_functional(self.model, reference)
         return reference
+
+
+#: How far from one the scale of targets may be, and from outputs their mean, before it is said aloud.
+_ODD_SCALE = 10.0
+
+
+def _warn_of_scale(means: Float[Tensor, "n v"], targets: Float[Tensor, "n v"]) -> None:
+    """Say so where targets are of another size than outputs of a network are: to get there takes longer than most training."""
+    if len(targets) < 2:
+        return
+    spread, shift = targets.std(0), (targets - means).mean(0)
+    if ((spread > _ODD_SCALE) | ((spread > 0) & (spread < 1 / _ODD_SCALE)) | (shift.abs() > _ODD_SCALE)).any():
+        worst = int(torch.maximum(spread.log().nan_to_num(neginf=0.0).abs(), shift.abs().log()).argmax())
+        warnings.warn(
+            "Networks and priors are made for targets of about mean 0 and standard deviation 1; output "
+            f"{worst} has {float(targets[:, worst].mean()):.3g} and {float(spread[worst]):.3g}, so that it may not be learned. "
+            "Standardise targets, (y - y.mean(0)) / y.std(0), and scale predictions back.",
+            stacklevel=2,
+        )
 
 
 #: Records, one for each epoch; and at the end the posterior of what was learned, to be computed when it is needed.

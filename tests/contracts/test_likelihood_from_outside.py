@@ -179,9 +179,7 @@ def test_a_noise_that_nothing_moves_is_refused_before_training(objective, data):
 def test_a_likelihood_that_is_not_registered_is_not_saved(result, tmp_path):
     with pytest.raises(ValueError, match=r"can be found by its name; Arrivals cannot. Decorate the class with .*register"):
         replace(result, likelihood=small.Arrivals()).save(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"must be among Categorical, Bernoulli, Ordinal, .*; got Arrivals. Import the module"
-    ):
+    with pytest.raises(ValueError, match=r"must be among Categorical, Bernoulli, Ordinal, .*; got Arrivals. Import the module"):
         registered("Arrivals")
 
 

@@ -290,6 +290,25 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize(("scale", "shift"), [(1e3, 0.0), (1e-3, 0.0), (1.0, 100.0), (1.0, -100.0)])
+@pytest.mark.parametrize("likelihood", [sb.Gaussian, sb.Heteroscedastic])
+def test_targets_of_another_scale_than_outputs_are_said_aloud(likelihood, scale, shift):
+    inputs, _ = blobs()
+    targets = torch.cat([inputs[:, :1], scale * inputs[:, 1:] + shift], 1)
+    model = nn.Linear(2, 4 if likelihood is sb.Heteroscedastic else 2)
+    settings = {"likelihood": likelihood(), "objective": sb.Map(), "epochs": 1, "progress": False}
+    with pytest.warns(UserWarning, match=r"of about mean 0 and standard deviation 1; output 1 has .*Standardise targets"):
+        sb.fit(model, (inputs, targets), **settings)
+    sb.fit(model, (inputs, inputs), **settings)  # a warning would be an error
+
+
+def test_a_network_that_begins_at_the_mean_of_its_targets_is_not_warned_of():
+    inputs, _ = blobs()
+    model = nn.Linear(2, 1)
+    nn.init.constant_(model.bias, 100.0)
+    sb.fit(model, (inputs, inputs[:, :1] + 100), likelihood=sb.Gaussian(), objective=sb.Map(), epochs=1, progress=False)
+
+
 @pytest.mark.parametrize(("data", "likelihood", "kind", "message"), REFUSED, ids=[case[3] for case in REFUSED])
 def test_data_that_cannot_be_learned_from_are_refused_before_training(data, likelihood, kind, message):
     with pytest.raises(kind, match=message):

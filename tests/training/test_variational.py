@@ -173,6 +173,7 @@ def test_what_is_no_objective_is_refused():
         unwrap(preset)(None, "evidence")  # by its own words: types are checked before in tests, and not by users
 
 
+@pytest.mark.filterwarnings("ignore:Networks and priors are made for targets")
 def test_weights_that_diverge_are_refused():
     x, y = regression()
     with pytest.raises(sb.NotFiniteError, match="must be finite"):
