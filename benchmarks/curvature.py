@@ -14,7 +14,7 @@ from symbayes.curvature.blocks import DenseBlock, Factor, KroneckerBlock
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import BlockCurvature, EmpiricalFisher, ExactFisher, Fisher, MonteCarloFisher
 from symbayes.data.source import TensorSource
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 
 #: By the name used in tables: our Fisher, and the name curvlinops has for it.
 FISHERS: Mapping[str, tuple[Fisher, str]] = {

@@ -25,7 +25,7 @@ from symbayes.curvature.rule import ExactFisher, MonteCarloFisher, log_det_of
 from symbayes.data.source import DataSource, as_source
 from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.priors import TensorwisePrior
 from symbayes.training.by_curvature import ByCurvature, Laplace, Map
 from symbayes.training.fit import fit

@@ -11,7 +11,7 @@ from symbayes.data.source import TensorSource
 from symbayes.evidence.evidence import gradient_through
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.models import lenet
 from symbayes.priors import TensorwisePrior
 

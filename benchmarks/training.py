@@ -16,7 +16,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Curvature, MonteCarloFisher
 from symbayes.data.source import as_source
 from symbayes.evidence.evidence import evidence_at
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.models import build_allconv
 from symbayes.priors import TensorwisePrior
 from symbayes.training.by_curvature import ByCurvature, CurvatureTrainer, Laplace, Map

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.networks import NETWORKS
 from benchmarks.timing import Timing, interleaved
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.posterior.families import Family, MatrixNormal, MeanField
 from symbayes.priors import TensorwisePrior
 from symbayes.training.elbo import Elbo

@@ -19,18 +19,11 @@ from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.path import Path
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.likelihoods import (
-    AtPositions,
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    Heteroscedastic,
-    Likelihood,
-    NegativeBinomial,
-    Ordinal,
-    PerPosition,
-    Poisson,
-)
+from symbayes.likelihoods.classes import Bernoulli, Categorical, Ordinal
+from symbayes.likelihoods.counts import NegativeBinomial, Poisson
+from symbayes.likelihoods.likelihood import Likelihood
+from symbayes.likelihoods.positions import AtPositions, PerPosition
+from symbayes.likelihoods.values import Gaussian, Heteroscedastic
 from symbayes.models import allconv
 from symbayes.posterior.families import MatrixNormal, MeanField
 from symbayes.posterior.laplace import laplace_posterior

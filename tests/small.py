@@ -8,7 +8,7 @@ from torch import nn
 
 from symbayes.data.load import load
 from symbayes.data.task import Task
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 
 
 def load_few(name: str, load: Callable[[str], Task] = load) -> Task:

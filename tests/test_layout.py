@@ -21,7 +21,7 @@ from symbayes.layers.path import Averaging
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.smooth import SparseConvPath
 from symbayes.layout import Layout
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.training.symmetries import symmetries
 
 SHAPES = (1, 4, 4), (4, 4, 4)

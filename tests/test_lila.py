@@ -15,7 +15,8 @@ from symbayes.curvature.rule import EmpiricalFisher
 from symbayes.data.load import load
 from symbayes.data.source import TensorSource
 from symbayes.layers.dense import Scale, Shift
-from symbayes.likelihoods import Categorical, Gaussian
+from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.values import Gaussian
 from symbayes.models import lenet, mlp, residual, small_cnn
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)

@@ -18,7 +18,7 @@ from papers.demos.waves import Numbers, Settings, WaveNetwork, both, error, func
 from symbayes.cli.study import Cell, EachEpoch, Outcome, Study
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.data.source import as_source
-from symbayes.likelihoods import Gaussian
+from symbayes.likelihoods.values import Gaussian
 from symbayes.posterior.families import FullCovariance
 from symbayes.posterior.functional import sampled_outputs
 from symbayes.posterior.posterior import Posterior

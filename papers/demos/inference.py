@@ -15,7 +15,7 @@ from symbayes.cli.demo import MODELS, TASKS
 from symbayes.cli.study import Cell, EachEpoch, Outcome, Study, broken_words, run_problem
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import as_source
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.models import allconv
 from symbayes.posterior.families import MeanField
 from symbayes.priors import TensorwisePrior

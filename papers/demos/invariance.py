@@ -16,7 +16,7 @@ from symbayes.data.source import as_source
 from symbayes.data.task import Task
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.models import small_cnn
 from symbayes.priors import TensorwisePrior
 from symbayes.report.page import FigureTable

@@ -17,7 +17,7 @@ from symbayes.cli.study import Cell, EachEpoch, Outcome, Study, model_table, run
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.source import as_source
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.models import allconv
 from symbayes.priors import TensorwisePrior
 from symbayes.report.page import FigureTable

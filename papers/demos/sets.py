@@ -19,7 +19,7 @@ from symbayes.groups.permutation import symmetric
 from symbayes.layers.dense import DensePath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.likelihoods import Gaussian
+from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
 from symbayes.report.page import FigureTable
 from symbayes.training.by_curvature import Laplace

@@ -20,7 +20,7 @@ from papers.rows import Figures, Options, check_names, whole_numbers
 from symbayes.data.source import as_source
 from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.models import AllConv, allconv
 from symbayes.priors import TensorwisePrior
 from symbayes.report.runs import write_page

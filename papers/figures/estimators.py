@@ -16,7 +16,7 @@ from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import BlockCurvature, Curvature, EmpiricalFisher, MonteCarloFisher, Rule
 from symbayes.data.source import TensorSource
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.models import allconv
 from symbayes.priors import ScalarPrior, TensorwisePrior
 from symbayes.training.by_curvature import Map

@@ -17,7 +17,7 @@ from symbayes.data.source import as_source
 from symbayes.data.task import Task
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.models import allconv
 from symbayes.priors import Prior, TensorwisePrior, log_precision_of
 from symbayes.training.fit import fit, preset

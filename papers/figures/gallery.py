@@ -28,7 +28,8 @@ from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
-from symbayes.likelihoods import Gaussian, Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
+from symbayes.likelihoods.values import Gaussian
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.fit import fit
 from symbayes.training.optimiser import PLAIN

@@ -24,7 +24,7 @@ from symbayes.data.task import Pair, Task
 from symbayes.groups.lie import LieGroup, affine2d
 from symbayes.invariance.filters import FilterBank
 from symbayes.layout import hyperparameters
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.posterior.families import MeanField
 from symbayes.posterior.functional import outputs_under
 from symbayes.priors import TensorwisePrior

@@ -14,7 +14,7 @@ from symbayes.cli.terminal import check_page, console, paper_table, with_progres
 from symbayes.data.load import load
 from symbayes.data.source import as_source
 from symbayes.data.storage import write_together
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.models import allconv
 from symbayes.priors import TensorwisePrior
 from symbayes.report.invariance import extent_words

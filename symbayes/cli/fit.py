@@ -12,7 +12,7 @@ from symbayes.data.source import as_source
 from symbayes.data.storage import DAMAGE, error_words, write_whole
 from symbayes.data.transform import FlipCrop
 from symbayes.dynamics.discover import check_device
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.models import allconv
 from symbayes.priors import TensorwisePrior
 from symbayes.report.runs import PAGE, make_page, write_page

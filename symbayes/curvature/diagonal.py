@@ -12,7 +12,7 @@ from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, swept_curvature
 from symbayes.data.source import DataSource
 from symbayes.layout import GradientRows, Layout, Site
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from symbayes.adapters import replaced, stepwise_forwards
 from symbayes.data.source import check_finite, first_datum
 from symbayes.errors import NotFiniteError
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 
 #: Kinds of device on which torch may compute at lower precision than weights have.
 _AUTOCAST = ("cpu", "cuda")

@@ -24,7 +24,7 @@ from symbayes.curvature.evaluate import evaluating, log_likelihood, tensor_cores
 from symbayes.curvature.rule import BlockCurvature, Curvature, Precisions, Replay, Rule, Sums, log_det_of, some_batches
 from symbayes.data.source import DataSource
 from symbayes.layout import Layout, call_with, held
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 
 #: What torch raises where it cannot differentiate datum by datum.
 _FAILURES = (RuntimeError, TypeError, ValueError, IndexError)

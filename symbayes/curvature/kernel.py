@@ -24,7 +24,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Curvature, Precisions, Rule
 from symbayes.data.source import Batch, DataSource, TensorSource, chunks, random_subsets
 from symbayes.layout import Layout, call_with, held
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 
 
 @dataclass(frozen=True)

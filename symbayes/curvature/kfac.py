@@ -38,7 +38,7 @@ from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, collect, collected, make_blocks, swept_curvature
 from symbayes.data.source import Batch, DataSource, TensorSource
 from symbayes.layout import Layout, Site, weights
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 
 Sharing = Literal["expand", "reduce"]
 

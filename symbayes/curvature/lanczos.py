@@ -38,7 +38,7 @@ from symbayes.curvature.ggn import Pairs, Product, Products, products_of
 from symbayes.curvature.kfac import Kfac, data_at_once
 from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Precisions, Rule, log_det_of
 from symbayes.data.source import DataSource
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 
 Found = TypeVar("Found")
 

@@ -21,7 +21,7 @@ from symbayes.curvature.evaluate import log_likelihood
 from symbayes.curvature.rule import BlockCurvature, Fisher, Precisions, Replay, Sums, log_det_of
 from symbayes.data.source import DataSource
 from symbayes.layout import Site
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 
 
 class Accumulator(ABC):

@@ -18,7 +18,7 @@ from symbayes.dynamics.summary import DiscoveryRecord
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.systems import system as by_name
 from symbayes.dynamics.trajectories import Scaling, Trajectories
-from symbayes.likelihoods import Gaussian
+from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
 from symbayes.training.fit import learn_with_bar
 from symbayes.training.record import Record

@@ -13,7 +13,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Curvature, Rule
 from symbayes.data.source import Data, DataSource, as_source
 from symbayes.layout import Layout, hyperparameters, weights
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.posterior.posterior import Posterior, Weights
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
 

@@ -22,7 +22,7 @@ from symbayes.curvature.ggn import Jacobians
 from symbayes.data.source import check_finite, chunks
 from symbayes.errors import NotFiniteError
 from symbayes.layout import call_with, held
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.posterior.functional import outputs_under
 from symbayes.posterior.posterior import Posterior, Weights
 from symbayes.scores import ConfidenceRow, CoverageRow

@@ -26,7 +26,7 @@ from symbayes.curvature.ggn import Product, products_of
 from symbayes.curvature.lanczos import tridiagonalise
 from symbayes.data.source import Batch, DataSource
 from symbayes.errors import NotFiniteError
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.predict import NormalOutputs, linearised, prediction_of
 

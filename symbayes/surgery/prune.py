@@ -23,7 +23,8 @@ from symbayes.data.source import Data, DataSource, as_source, check_finite
 from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout
-from symbayes.likelihoods import Categorical, Likelihood
+from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.priors import Prior
 from symbayes.surgery.calls import count, difference, is_layer, operations, outputs_of
 from symbayes.surgery.channels import SAME, Channel, cut_out, find_channels, parameters_without, stop_reading

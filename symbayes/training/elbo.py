@@ -20,7 +20,7 @@ from symbayes.errors import NotFiniteError
 from symbayes.evidence.evidence import Evidence, effective, expected_log_prior, log_precisions, prior_precisions, second_moments
 from symbayes.invariance.extents import all_extents
 from symbayes.layout import hyperparameters, weights
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.posterior.families import Family, MatrixNormal, Variational
 from symbayes.posterior.functional import outputs_under, sampled_outputs
 from symbayes.posterior.posterior import Posterior

@@ -16,7 +16,8 @@ from symbayes.data.source import Data, TensorSource, as_source
 from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
 from symbayes.layout import Layout, hyperparameters, weights
-from symbayes.likelihoods import Categorical, Likelihood
+from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.priors import Prior, TensorwisePrior
 from symbayes.training.by_curvature import ByCurvature, Laplace, Map
 from symbayes.training.optimiser import Optimiser

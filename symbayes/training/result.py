@@ -25,7 +25,7 @@ from symbayes.groups.group import Group
 from symbayes.invariance.extents import describe_extents
 from symbayes.invariance.orbit_average import LearnedAugmentation, learned_augmentation, sample_orbits
 from symbayes.layout import Layout, WeightTensor, weights
-from symbayes.likelihoods import Likelihood, is_registered, registered
+from symbayes.likelihoods.likelihood import Likelihood, is_registered, registered
 from symbayes.models import AllConv, build_allconv
 from symbayes.posterior.posterior import Posterior, dump_posterior, load_posterior
 from symbayes.posterior.predict import Calibration, Prediction, calibration, predict

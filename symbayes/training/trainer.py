@@ -29,7 +29,7 @@ from symbayes.data.source import DataSource
 from symbayes.data.storage import DAMAGE, error_words, read_json, write_together
 from symbayes.evidence.evidence import Evidence
 from symbayes.layout import weights
-from symbayes.likelihoods import Likelihood
+from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.posterior.posterior import Posterior
 from symbayes.priors import Prior
 from symbayes.training.optimiser import PLAIN, Optimiser

@@ -7,17 +7,11 @@ import torch
 from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
-from symbayes.likelihoods import (
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    Heteroscedastic,
-    Likelihood,
-    NegativeBinomial,
-    Ordinal,
-    PerPosition,
-    Poisson,
-)
+from symbayes.likelihoods.classes import Bernoulli, Categorical, Ordinal
+from symbayes.likelihoods.counts import NegativeBinomial, Poisson
+from symbayes.likelihoods.likelihood import Likelihood
+from symbayes.likelihoods.positions import PerPosition
+from symbayes.likelihoods.values import Gaussian, Heteroscedastic
 from tests.oracles import hessian_of
 
 OUTPUTS = torch.tensor([[0.3, -1.0, 2.0], [0.0, 0.5, -0.5]], dtype=torch.float64)

@@ -16,7 +16,8 @@ from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
-from symbayes.likelihoods import Categorical, Gaussian
+from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
 from tests.oracles import dense_ggn, joined, softmax_hessian
 

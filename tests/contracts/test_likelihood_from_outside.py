@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.likelihoods import register, registered
+from symbayes.likelihoods.likelihood import register, registered
 from symbayes.posterior.predict import calibration, of_draws
 from symbayes.report.runs import make_page
 from symbayes.scores import LEVELS, score_intervals

@@ -12,7 +12,7 @@ from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from tests.curvature.networks import EMBEDDINGS, IMAGES, SEQUENCES, VECTORS, jacobian, network
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from symbayes.groups.grids import p4
 from symbayes.layers.dense import Scale, Shift
 from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.smooth import SparseConvPath
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from tests.curvature.networks import Do
 from tests.oracles import dense_ggn, softmax_hessian
 

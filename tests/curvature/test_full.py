@@ -16,7 +16,8 @@ from symbayes.curvature.lanczos import Lanczos, Preconditioned, tridiagonalise
 from symbayes.data.source import LoaderSource, TensorSource
 from symbayes.evidence.evidence import laplace_evidence
 from symbayes.layers.conv import ConvPath
-from symbayes.likelihoods import Categorical, Gaussian
+from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
 from tests.oracles import dense_ggn, joined, softmax_hessian
 

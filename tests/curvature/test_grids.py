@@ -17,7 +17,8 @@ from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.smooth import SparseConvPath, SparseFactoredPath
-from symbayes.likelihoods import Categorical, Gaussian
+from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.values import Gaussian
 from tests.oracles import dense_ggn, joined, softmax_hessian
 
 CPU = torch.device("cpu")

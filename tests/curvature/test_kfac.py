@@ -16,7 +16,8 @@ from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Hyperparameter
-from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
+from symbayes.likelihoods.classes import Bernoulli, Categorical
+from symbayes.likelihoods.values import Gaussian
 from tests.oracles import dense_ggn, softmax_hessian
 
 CPU = torch.device("cpu")

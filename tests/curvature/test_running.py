@@ -13,7 +13,8 @@ from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.likelihoods import Categorical, Gaussian
+from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.values import Gaussian
 
 CPU = torch.device("cpu")
 

@@ -25,7 +25,8 @@ from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layers.smooth import SparseConvPath
 from symbayes.layout import Hyperparameter
-from symbayes.likelihoods import Bernoulli, Categorical, Gaussian
+from symbayes.likelihoods.classes import Bernoulli, Categorical
+from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
 from tests.oracles import dense_ggn, finite_difference, softmax_hessian
 

@@ -12,7 +12,7 @@ import symbayes as sb
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.exact import exact_evidence, posterior_mode
 from symbayes.groups.lie import affine2d
-from symbayes.likelihoods import Gaussian
+from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import ScalarPrior
 from tests.oracles import finite_difference
 

@@ -16,7 +16,8 @@ from symbayes.evidence.evidence import laplace_evidence
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
-from symbayes.likelihoods import Categorical, Gaussian
+from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from tests.oracles import finite_difference, linear_regression_evidence
 

@@ -15,7 +15,7 @@ from symbayes.layers.conv import ConvPath
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout
-from symbayes.likelihoods import Gaussian
+from symbayes.likelihoods.values import Gaussian
 from tests.oracles import dense_ggn
 
 GROUPS = {

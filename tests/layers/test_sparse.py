@@ -22,7 +22,8 @@ from symbayes.layers.smooth import (
     weights_first,
 )
 from symbayes.layout import Layout
-from symbayes.likelihoods import Categorical, Gaussian
+from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
 from symbayes.training.by_curvature import Map
 from symbayes.training.fit import fit

@@ -12,7 +12,8 @@ from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
 from symbayes.evidence.evidence import evidence_at
-from symbayes.likelihoods import Categorical, Gaussian
+from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import LOG_PRECISION_RANGE, PathwisePrior, TensorwisePrior
 from symbayes.training.hyper import update_noise, update_precisions
 from symbayes.training.trainer import Problem

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from symbayes.curvature.blocks import DenseBlock, DiagonalBlock, Factor, KroneckerBlock
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
-from symbayes.likelihoods import Categorical
+from symbayes.likelihoods.classes import Categorical
 from symbayes.training import optimiser as module
 from symbayes.training.optimiser import Rotation, rotation
 
