@@ -9,6 +9,7 @@ own gradient before it is used (`curvature/check.py`).
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -94,6 +95,9 @@ class TransposedRows(LinearRows):
 
     transposed = True
 
+    def meets_once(self, inputs: Tensor) -> bool:
+        return False  # noise behind a map is for weights stored the other way round
+
 
 class ConvRows(RowForm):
     """nn.Conv1d/2d/3d with whatever padding, stride, dilation and groups it has."""
@@ -101,11 +105,11 @@ class ConvRows(RowForm):
     def __init__(self, module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
         self.module = module
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Equal to the module's own, with a padding that is cheaper to differentiate where it is circular."""
         conv = self.module
         return CONVOLUTIONS[len(conv.kernel_size)](
-            self._pad(inputs), conv.weight, conv.bias, stride=conv.stride, dilation=conv.dilation, groups=conv.groups
+            self._pad(input), conv.weight, conv.bias, stride=conv.stride, dilation=conv.dilation, groups=conv.groups
         )
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
@@ -248,34 +252,43 @@ def uncalled(module: nn.Module) -> tuple[str, ...]:
     return ("out_proj",) if isinstance(module, nn.MultiheadAttention) else ()
 
 
-def captured_forward(module: nn.Module, show: Show, name: str) -> Callable[..., Any] | None:
+#: From a module to a forward pass that gives the same as its own.
+Build = Callable[[Any], Callable[..., Any]]
+
+
+def captured_forward(module: nn.Module, show: Show, name: str) -> Build | None:
     """A forward pass to replace a module's own while it is captured; None where its own will do.
 
     It gives the same, and shows maps that are no modules, or is cheaper to differentiate.
     """
     if _shows_attention(module):
-        return attention_forward(cast(nn.MultiheadAttention, module), show, name)
+        return partial(attention_forward, show=show, name=name)
     if _shows_recurrence(module):
-        return recurrent_forward(cast(nn.RNNBase, module), show, name)
+        return partial(recurrent_forward, show=show, name=name)
     form = row_form(module)
-    return form.forward if isinstance(form, ConvRows) and form.module.padding_mode == "circular" else None
+    circular = isinstance(form, ConvRows) and form.module.padding_mode == "circular"
+    return (lambda conv: ConvRows(conv).forward) if circular else None
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """A forward pass in place of a module's own, which gives the same."""
+    """A forward pass in place of a module's own, which gives the same; that of a copy of the module belongs to the copy."""
 
-    forward: Callable[..., Any]
+    build: Build
+    module: nn.Module
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        return self.build(self.module)(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Replaced":
+        return Replaced(self.build, deepcopy(self.module, memo))
 
 
 @contextmanager
-def replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+def replaced(module: nn.Module, build: Build) -> Iterator[None]:
     """A context in which a module has a forward pass that gives the same as its own."""
     before = vars(module).get("forward")
-    vars(module)["forward"] = Replaced(forward)
+    vars(module)["forward"] = Replaced(build, module)
     try:
         yield
     finally:
@@ -284,11 +297,20 @@ def replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
             vars(module)["forward"] = before
 
 
-def stepwise_forwards(model: nn.Module) -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
+def stepwise_forwards(model: nn.Module) -> Iterator[tuple[nn.Module, Build]]:
     """Modules whose own forward pass torch cannot differentiate twice, or not while they evaluate, and one that it can."""
-    for name, module in model.named_modules():
-        if _shows_recurrence(module):
-            yield module, recurrent_forward(cast(nn.RNNBase, module), lambda part, inputs, outputs: outputs, name)
+    return ((module, stepwise_forward) for module in model.modules() if _shows_recurrence(module))
+
+
+def stepwise_forward(module: nn.RNNBase) -> Callable[..., Any]:
+    """The forward pass of a recurrent module step by step, on a batch of sequences of one length; on others its own."""
+    by_steps = recurrent_forward(module, lambda part, inputs, outputs: outputs, "")
+
+    def forward(input: Any, hx: Any = None) -> Any:
+        suited = isinstance(input, Tensor) and input.ndim == 3
+        return by_steps(input, hx) if suited else type(module).forward(cast(Any, module), input, hx)
+
+    return forward
 
 
 def padding_row(module: nn.Module) -> int | None:
@@ -401,14 +423,14 @@ def recurrent_forward(module: nn.RNNBase, show: Show, name: str) -> Callable[...
             steps.append(state[0])
         return torch.stack(steps[::-1] if part.endswith("_reverse") else steps, 1), state
 
-    def forward(inputs: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
-        if not isinstance(inputs, Tensor) or inputs.ndim != 3:
-            got = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else f"a {type(inputs).__name__}"
+    def forward(input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
+        if not isinstance(input, Tensor) or input.ndim != 3:
+            got = f"shape {tuple(input.shape)}" if isinstance(input, Tensor) else f"a {type(input).__name__}"
             raise RuntimeError(
                 f"Recurrent module {name!r} must see a batch of sequences [n, steps, features] of one length, so that its "
                 f"curvature can be captured; got {got}."
             )
-        outputs = inputs if module.batch_first else inputs.transpose(0, 1)
+        outputs = input if module.batch_first else input.transpose(0, 1)
         parts = [part.removeprefix("ih_") for part in _recurrent_parts(module) if part.startswith("ih_")]
         zeros = outputs.new_zeros(len(parts), len(outputs), module.hidden_size)
         first = (zeros, zeros) if hx is None else tuple(hx) if is_lstm else (hx,)

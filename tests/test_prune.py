@@ -70,6 +70,32 @@ def test_without_elements_that_go_nothing_changes(quadratic):
     assert torch.equal(quadratic.without_elements(torch.zeros_like(quadratic.W, dtype=torch.bool)), quadratic.W)
 
 
+class Auxiliary(nn.Module):
+    """With a head that runs only in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head, self.aux = nn.Linear(4, 8), nn.Linear(8, 3), nn.Linear(8, 2)
+
+    def forward(self, inputs):
+        hidden = self.first(inputs).relu()
+        return torch.cat([self.head(hidden), self.aux(hidden)], 1) if self.training else self.head(hidden)
+
+
+def test_layers_that_run_only_in_training_are_refused():
+    with pytest.raises(ValueError, match=r"must run while it evaluates.*'aux' does not"):
+        sb.prune(Auxiliary(), (torch.randn(20, 4), torch.arange(20) % 3), 0.5)
+
+
+def test_what_is_frozen_loses_columns_alone():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    model[2].requires_grad_(False)
+    smaller = sb.prune(model, (torch.randn(20, 4), torch.arange(20) % 3), 0.5)
+    assert torch.equal(smaller[2].bias, model[2].bias)
+    columns = {tuple(column) for column in model[2].weight.T.tolist()}
+    assert {tuple(column) for column in smaller[2].weight.T.tolist()} < columns
+
+
 def test_rows_are_columns_of_the_transpose(quadratic):
     rows = torch.tensor([0, 2])
     W, wanted = brute_force(quadratic, mask(quadratic, rows=rows))

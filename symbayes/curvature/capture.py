@@ -80,6 +80,8 @@ def refuse_unused(model: nn.Module, names: Sequence[str], inputs: Tensor) -> Non
 
 #: Gradients of several columns travel together as long as they stay below this many numbers; on a CPU, in its cache.
 COLUMN_BUDGET, COLUMN_BUDGET_CPU = 2**24, 2**20
+#: How far apart gradients of one datum may be, relative to their size; those of two data are farther.
+_NEAR = 0.01
 #: Data by which it is seen what outputs depend on, beside weights.
 _LOOKED_AT = 8
 
@@ -130,6 +132,8 @@ class Capture:
         #: Sources that see the same for all data.
         self._fixed: set[str] = set()
         self._expanded: set[str] = set()
+        #: Whether the model takes what was expanded.
+        self._proven = False
         #: What was recorded, and how often it had been written to by then: nn.Linear may add its bias in place.
         self._versions: list[tuple[Tensor, int]] = []
         self._recording = self._copying = self._looking = False
@@ -144,9 +148,9 @@ class Capture:
         self._undo.enter_context(evaluating(self.model))
         for name in dict.fromkeys(site.module for site in self.layout.sites.values()):
             module = self.model.get_submodule(name)
-            forward = captured_forward(module, partial(self._show, name), name)
-            if forward is not None:
-                self._undo.enter_context(replaced(module, forward))
+            build = captured_forward(module, partial(self._show, name), name)
+            if build is not None:
+                self._undo.enter_context(replaced(module, build))
             if name in self._of_source:
                 # Before the hooks of a user, which may change what the module gave.
                 hook = module.register_forward_hook(partial(self._hook, name), prepend=True, with_kwargs=True)
@@ -180,6 +184,7 @@ class Capture:
         if outputs is None:
             raise RuntimeError("An operation in place changed what a map saw or gave, although it was given a copy.")
         if outputs.ndim != 2 or len(outputs) != len(inputs):
+            self.refuse_expanded()
             raise ValueError(
                 f"The model must give outputs [n, c], a row for each of the {len(inputs)} inputs; "
                 f"got shape {tuple(outputs.shape)}."
@@ -199,7 +204,35 @@ class Capture:
                 )
             self.inputs[name] = _side_by_side(calls, 0)
             self.sites[name] = replace(site, parts=len(self.inputs[name]) // (len(inputs) * site.copies))
+        self._check_parts(outputs)
+        self._proven = True
         return outputs
+
+    def _check_parts(self, outputs: Float[Tensor, "n c"]) -> None:
+        """Refuse parts of data that are not where their datum is.
+
+        In every batch, since where they are may depend on data: on lengths, or on an order that data are brought to. With the
+        outputs of datum n times w_n, gradients of its parts are w_n times what they are without.
+
+        Raises:
+            RuntimeError: Naming their module.
+        """
+        sources = [name for name in self.outputs if self.sites[self._of_source[name][0].name].parts > 1]
+        if not sources or not outputs.requires_grad or (outputs.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return
+        flat = [(name, output) for name in sources for output in self.outputs[name]]
+        generator = torch.Generator().manual_seed(len(outputs))
+        factors, column = (
+            torch.rand(len(outputs), generator=generator) + 1,
+            torch.rand(outputs.shape, generator=generator) + 0.5,
+        )
+        usual, scaled = (
+            torch.autograd.grad(outputs, [output for _, output in flat], some.to(outputs), retain_graph=True, allow_unused=True)
+            for some in (column, factors[:, None] * column)
+        )
+        for (name, _), one, other in zip(flat, usual, scaled, strict=True):
+            if one is not None and other is not None and not _scales(one.detach(), other.detach(), factors.to(one)):
+                raise mixed_data(name)
 
     def refuse_expanded(self, error: Exception | None = None) -> None:
         """Refuse a module that was shown for each datum what is the same for all, where the model does not use it so.
@@ -212,14 +245,14 @@ class Capture:
 
     def _find_fixed(self, datum: Tensor) -> set[str]:
         """Sources that see as many of whatever it is for two data as for three."""
-        lengths: list[dict[str, list[int]]] = []
+        lengths: list[dict[str, list[torch.Size]]] = []
         for count in (2, 3):
             self._fixed, self._looking = set(), True
             try:
                 self._run(datum.repeat(count, *(1,) * (datum.ndim - 1)))
             finally:
                 self._looking = False
-            lengths.append({name: [len(call) for call in calls] for name, calls in self._seen.items()})
+            lengths.append({name: [call.shape[:1] for call in calls] for name, calls in self._seen.items()})
         return {name for name, found in lengths[0].items() if lengths[1].get(name) == found}
 
     def _run(self, inputs: Tensor) -> Tensor | None:
@@ -230,10 +263,13 @@ class Capture:
         try:
             with torch.enable_grad(), NormsByParts() if len(inputs) == 1 else nullcontext():
                 outputs: Tensor = call_with(self.model, tensors, inputs)
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, ValueError, IndexError) as error:
             if "in-place operation" in str(error) and not self._copying:
                 return None
-            self.refuse_expanded(error)
+            if not self._proven:
+                self.refuse_expanded(error)
             raise
         finally:
             self._recording = False
@@ -329,7 +365,7 @@ class Capture:
         size = self._size * self._of_source[name][0].copies
         if isinstance(module, nn.Embedding) and first.ndim == 1:
             first = first.expand(size, -1)
-        elif len(first) == 1:
+        elif first.shape[:1] == (1,):
             first = first.expand(size, *first.shape[1:])
         else:
             return None
@@ -349,7 +385,7 @@ class Capture:
             self._seen.setdefault(name, []).append(inputs)
             return outputs
         size = self._size * self._of_source[name][0].copies
-        if len(inputs) % size or len(inputs) != len(outputs) or name in self._fixed - self._expanded:
+        if not inputs.ndim or len(inputs) % size or len(inputs) != len(outputs) or name in self._fixed - self._expanded:
             raise _not_of_data(name, f": there are {size}, got inputs of shape {tuple(inputs.shape)}")
         if not outputs.requires_grad:
             outputs.requires_grad_()
@@ -365,6 +401,22 @@ def _not_of_data(name: str, words: str) -> RuntimeError:
     return RuntimeError(
         f"Module {name!r} must get the data along its first axis so that its curvature is of each datum{words}. Keep the batch "
         "first ([n, positions, features]); expand what is the same for all data to it, or make it an nn.Parameter."
+    )
+
+
+def _scales(gradients: Tensor, scaled: Tensor, factors: Float[Tensor, " n"]) -> bool:
+    """Whether gradients of the parts of each datum were multiplied by its factor, where they are more than rounding."""
+    expected = gradients * factors.repeat_interleave(len(gradients) // len(factors)).view(-1, *(1,) * (gradients.ndim - 1))
+    size, wrong = (each.flatten(1).norm(dim=1) for each in (gradients, scaled - expected))
+    return not (wrong > _NEAR * size + _NEAR**2 * size.max()).any()
+
+
+def mixed_data(name: str) -> RuntimeError:
+    """The error that a module sees data in another order than the model gives their outputs."""
+    return RuntimeError(
+        f"Module {name!r} must get the data along its first axis: what it gave for one of them matters to the outputs of "
+        "others. Keep the batch first ([n, positions, features]), with as many parts of each datum; expand what is the same "
+        "for all data to it, or make it an nn.Parameter; or use Ggn() or Lanczos(), which do not look into modules."
     )
 
 

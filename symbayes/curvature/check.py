@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.capture import Capture, free_gradients, refuse_unused
+from symbayes.curvature.capture import Capture, free_gradients, mixed_data, refuse_unused
 from symbayes.curvature.evaluate import evaluating, naming_types
 from symbayes.layout import Site, call_with, held, weights
 
@@ -293,11 +293,7 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
         by_datum = gradients[0].unflatten(0, (-1, site.copies * site.parts)).abs().flatten(1).amax(1)
         by_datum[one] = 0
         if (by_datum > 0).any():
-            raise RuntimeError(
-                f"Module {site.source!r} must get the data along its first axis: what it gave for one of them matters to the "
-                "outputs of others. Keep the batch first ([n, positions, features]); expand what is the same for all data to "
-                "it, or make it an nn.Parameter."
-            )
+            raise mixed_data(site.source)
 
     with capture:
         capture.differentiable = False

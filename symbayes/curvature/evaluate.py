@@ -32,8 +32,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with ExitStack() as ways, sdpa_kernel(SDPBackend.MATH), without_autocast():
-            for module, forward in stepwise_forwards(model):
-                ways.enter_context(replaced(module, forward))
+            for module, build in stepwise_forwards(model):
+                ways.enter_context(replaced(module, build))
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

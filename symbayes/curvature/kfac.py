@@ -150,11 +150,13 @@ class KroneckerAccumulator(Accumulator):
         if self.reduce and rows.shape[1] > 1:
             rows = rows.sum(1, keepdim=True)
         # Without sharing the exact block of the bias is G itself; then it is not collected twice.
-        bias_is_output = rows.shape[1] == 1 and rows.shape[2] == 1
+        bias_is_output = rows.shape[1] == 1 and rows.shape[2] == 1 and part not in self.bias
+        if self.site.bias is not None and not bias_is_output:
+            if part not in self.bias and part in self.G:  # until now there was a row for each datum
+                self.bias[part] = self.G[part].copy()
+            self.bias[part].add(self.site.form.bias_from_rows(rows.sum(1))[:, None, None])
         if self.site.weight is not None or bias_is_output:
             self.G[part].add(rows)
-        if self.site.bias is not None and not bias_is_output:
-            self.bias[part].add(self.site.form.bias_from_rows(rows.sum(1))[:, None, None])
 
     def sums(self) -> dict[str, Tensor]:
         found = {f"G{part}": moment.sum for part, moment in self.G.items()}
@@ -296,7 +298,9 @@ class RunningCurvature:
         self._accumulators: Mapping[str, Accumulator] = {}
         self._means: dict[tuple[str, str], Tensor] = {}
         self._batches = torch.zeros((), dtype=torch.float64, device=generator.device)
-        self._size = 0
+        #: Input rows of a batch in the mean, by map; and batches, but for those that a captured step adds, which are all alike.
+        self._rows: dict[str, float] = {}
+        self._count = self._size = 0
 
     @torch.no_grad()
     def add(self, batch: Batch) -> None:
@@ -319,6 +323,11 @@ class RunningCurvature:
         self._batches += 1
         share = self._batches.reciprocal().clamp(min=1 / self.memory)
         found = collected(accumulators, free) | {_LOG_LIKELIHOOD: self.likelihood.log_prob(predicted, targets).sum()}
+        self._count += 1
+        for name, accumulator in accumulators.items():
+            before = self._rows.get(name, float(accumulator.rows_seen))
+            self._rows[name] = before + (accumulator.rows_seen - before) * max(1 / self._count, 1 / self.memory)
+        self._match_biases(found)
         for name, weight in weights(capture.model).items():
             found[_WEIGHTS, name] = weight.detach()
         for key, value in found.items():
@@ -326,6 +335,15 @@ class RunningCurvature:
                 self._means[key] = torch.zeros_like(value)
             self._means[key].lerp_(value, share.to(value.dtype))
         self._accumulators = accumulators
+
+    def _match_biases(self, found: dict[tuple[str, str], Tensor]) -> None:
+        """Where some batches have a row for each datum and others several, the block of a bias is that of G in the first."""
+        for name, what in [key for key in found if key[0] in self._rows and key[1].startswith("bias")]:
+            if (name, what) not in self._means and (before := self._means.get((name, what.replace("bias", "G")))) is not None:
+                self._means[name, what] = before.clone()
+        known = [key for key in self._means if key[0] in self._rows and key[1].startswith("bias")]
+        for name, what in [key for key in known if key not in found]:
+            found[name, what] = found[name, what.replace("bias", "G")]
 
     @property
     def is_known(self) -> bool:
@@ -356,13 +374,15 @@ class RunningCurvature:
         # A is a mean over rows and needs no scale; all else is multiplied by those of the parts.
         sums = {key: value for key, value in self._means.items() if key[0] != _WEIGHTS}
         log_likelihood = sums.pop(_LOG_LIKELIHOOD) * scale
+        for name, accumulator in self._accumulators.items():
+            accumulator.rows_seen = self._rows[name]
         blocks = make_blocks(self._accumulators, sums, self.rule.fisher.scales(self.likelihood) * scale)
         return BlockCurvature(blocks, log_likelihood, f"{self.rule}, running mean", None)
 
     def state_dict(self) -> dict[str, Any]:
         """The running means, as tensors and plain values by name."""
         found: dict[str, Any] = {"batches": self._batches, "size": self._size, "keys": [list(key) for key in self._means]}
-        found["rows"] = {name: accumulator.rows_seen for name, accumulator in self._accumulators.items()}
+        found |= {"rows": dict(self._rows), "count": self._count}
         return found | {f"mean.{index}": mean for index, mean in enumerate(self._means.values())}
 
     @torch.no_grad()
@@ -374,5 +394,5 @@ class RunningCurvature:
         self._means = {(what, name): state[f"mean.{i}"].to(device) for i, (what, name) in enumerate(state["keys"])}
         sites = self._capture.layout.sites
         self._accumulators = {name: self.rule.accumulator(sites[name]) for name in state["rows"]}
-        for name, accumulator in self._accumulators.items():
-            accumulator.rows_seen = int(state["rows"][name])
+        self._rows = {name: float(rows) for name, rows in state["rows"].items()}
+        self._count = int(state.get("count", self.memory))

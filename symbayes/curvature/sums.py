@@ -29,7 +29,7 @@ class Accumulator(ABC):
 
     site: Site
     #: Input rows that were seen, where blocks depend on how many.
-    rows_seen: int = 0
+    rows_seen: float = 0
 
     def see(self, inputs: Tensor, parts: int) -> None:
         """Begin a batch: what the map saw, so many parts of every datum."""

@@ -300,7 +300,10 @@ def as_tensor(numbers: Numbers, precision: torch.dtype | None = None) -> Tensor:
             f"Data must be numbers, so that a network can take them; got a {type(numbers).__name__} of {values.dtype}. Number "
             "what is text, such as by pandas.factorize(column)[0], and drop columns that are no inputs."
         )
-    found = torch.as_tensor(values)
+    if values.dtype.kind == "f" and values.dtype.itemsize > 8:
+        values = values.astype(np.float64)
+    native = values.astype(values.dtype.newbyteorder("="), copy=not values.flags.writeable)
+    found = torch.as_tensor(native)
     return found if precision is None or not found.is_floating_point() else found.to(precision)
 
 

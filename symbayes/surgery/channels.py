@@ -99,6 +99,11 @@ def _maps(model: nn.Module, inputs: Tensor) -> tuple[dict[str, nn.Module], dict[
             left[name] = "its weights are computed from others"
         elif any(holders[id(parameter)] > 1 for parameter in module.parameters()):
             left[name] = "its weights are shared"
+        elif calls[name] == 0:
+            raise ValueError(
+                f"Every layer of a model to be pruned must run while it evaluates, so that it is seen what it reads; {name!r} "
+                "does not. Remove it, or use units='weights'."
+            )
         elif calls[name] != 1:
             left[name] = f"it is called {calls[name]} times"
         else:

@@ -236,6 +236,8 @@ def _without_channels(model: nn.Module, target: int, last: int, setting: _Settin
         quadratics, costs = {}, _squares(found.removable, named)
     gone = _cheapest(model, found.removable, costs, target, last)
     for name, quadratic in quadratics.items():
+        if not named[name].requires_grad:  # what is frozen loses columns, and nothing else
+            continue
         if columns := [column for channel in gone for column in _columns(channel, name, named)]:
             _set(named, name, quadratic.without_columns(torch.tensor(columns, device=quadratic.W.device))[None])
     stop_reading(model, gone)

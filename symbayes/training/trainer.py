@@ -91,7 +91,7 @@ class Problem:
         self.prior.check(self.model)
         weight = next(self.model.parameters())
         capture = Capture(self.model) if curvature else None
-        seen, total, of_nothing = 0, 0.0, 0.0
+        seen, total, of_nothing, moments = 0, 0.0, 0.0, torch.zeros(())
         with ExitStack() as evaluation, torch.no_grad():
             for inputs, targets in self.data.batches(batch_size):
                 if inputs.is_floating_point() and inputs.dtype != weight.dtype:
@@ -107,10 +107,12 @@ class Problem:
                 if not seen and reference is not None:
                     reference.refuse_others(outputs)
                 total += float(log_likelihood(self.likelihood, inputs, outputs, targets, self.data.number(seen)))
-                if not seen and self.likelihood.has_scale:
-                    _warn_of_scale(self.likelihood.moments(outputs)[0], targets)
+                if self.likelihood.has_scale:
+                    moments = moments + _moments(self.likelihood.moments(outputs)[0].double(), targets.double())
                 of_nothing += float(self.likelihood.log_prob(torch.zeros_like(outputs), targets).sum())
                 seen += len(inputs)
+        if self.likelihood.has_scale and seen > 1:
+            _warn_of_scale(moments / seen)
         return -min(total, of_nothing) / seen
 
     def _check_first(self, capture: Capture | None, inputs: Tensor) -> Reference | None:
@@ -125,19 +127,23 @@ class Problem:
 
 
 #: How far from one the scale of targets may be, and from outputs their mean, before it is said aloud.
-_ODD_SCALE = 10.0
+_ODD_SCALE = 30.0
 
 
-def _warn_of_scale(means: Float[Tensor, "n v"], targets: Float[Tensor, "n v"]) -> None:
+def _moments(means: Float[Tensor, "n v"], targets: Float[Tensor, "n v"]) -> Float[Tensor, "3 v"]:
+    """Sums of targets, of their squares, and of how far they are from what the network says."""
+    return torch.stack([targets.sum(0), targets.square().sum(0), (targets - means).sum(0)])
+
+
+def _warn_of_scale(moments: Float[Tensor, "3 v"]) -> None:
     """Say so where targets are of another size than outputs of a network are: to get there takes longer than most training."""
-    if len(targets) < 2:
-        return
-    spread, shift = targets.std(0), (targets - means).mean(0)
+    mean, square, shift = moments
+    spread = (square - mean.square()).clamp(min=0).sqrt()
     if ((spread > _ODD_SCALE) | ((spread > 0) & (spread < 1 / _ODD_SCALE)) | (shift.abs() > _ODD_SCALE)).any():
         worst = int(torch.maximum(spread.log().nan_to_num(neginf=0.0).abs(), shift.abs().log()).argmax())
         warnings.warn(
             "Networks and priors are made for targets of about mean 0 and standard deviation 1; output "
-            f"{worst} has {float(targets[:, worst].mean()):.3g} and {float(spread[worst]):.3g}, so that it may not be learned. "
+            f"{worst} has {float(mean[worst]):.3g} and {float(spread[worst]):.3g}, so that it may not be learned. "
             "Standardise targets, (y - y.mean(0)) / y.std(0), and scale predictions back.",
             stacklevel=2,
         )

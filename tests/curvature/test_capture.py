@@ -1,15 +1,19 @@
 """Any torch module: its exact diagonal from rows against Jacobians, and what is refused."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
+import symbayes as sb
 from symbayes.curvature.capture import Capture
 from symbayes.curvature.diagonal import Diagonal
+from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import TangentKernel
-from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.kfac import Kfac, RunningCurvature
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
 from symbayes.groups.grids import p4
@@ -136,9 +140,24 @@ MODELS = {
         ),
         (4, 3),
     ),
+    "a layer of transformers": (lambda: sequential(Conv1D(4, 3), nn.Tanh(), Conv1D(5, 4)), (2, 3)),
     "tied": (lambda: tied(nn.Linear(4, 4), nn.Linear(4, 4), head(4)), (4,)),
     "embedding and head tied": (lambda: LanguageModel(), "tokens"),
 }
+
+
+class Conv1D(nn.Module):
+    """As transformers has it: a linear layer whose weight is stored [d_in, d_out]."""
+
+    def __init__(self, nf, nx):
+        super().__init__()
+        self.nf, self.weight, self.bias = nf, nn.Parameter(torch.randn(nx, nf)), nn.Parameter(torch.randn(nf))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], self.nf)
+
+
+Conv1D.__module__ = "transformers.pytorch_utils"
 
 
 def head(features):
@@ -305,6 +324,123 @@ def test_maps_whose_first_axis_is_not_the_data_are_refused_by_name(function, cou
         RuntimeError, match=r"Module 'parts.0' must get the data along its first axis|must see data of one shape"
     ):
         run(Do(function, [nn.Linear(3, 3), head(3)]), torch.randn(count, 4, 3))
+
+
+def ragged(s, x):
+    """Sums over the tokens that are there, which are marked in the last feature, without padding."""
+    there = x[:, :, -1] > 0
+    tokens = s.parts[0](x[there][:, :3]).tanh()
+    return s.parts[1](torch.zeros(len(x), 3, dtype=x.dtype).index_add(0, there.nonzero()[:, 0], tokens))
+
+
+def gated(s, x):
+    """Parts come first, and some data do without them."""
+    parts = s.parts[0](x[:, :2, :3].transpose(0, 1).reshape(-1, 3)).view(2, -1, 3)
+    return s.parts[1](x[:, 2, :3]) + parts.prod(0) * (x[:, :1, 0] > 0)
+
+
+def tokens(*counts):
+    x = torch.randn(len(counts), 3, 4, dtype=torch.float64)
+    x[:, :, -1] = (torch.arange(3) < torch.tensor(counts)[:, None]).double()
+    return x
+
+
+MOVED = {
+    "parts first, one datum without": (gated, lambda: tokens(*[3] * 8).index_fill(0, torch.tensor([4]), -1.0)),
+    "turned round and back, the middle stays": (
+        lambda s, x: s.parts[1](s.parts[0](x[:, 0, :3]).tanh() * s.parts[0](x[:, 1, :3].flip(0)).tanh().flip(0)),
+        lambda: tokens(*[3] * 7),
+    ),
+    "lengths that differ, as many in all": (ragged, lambda: tokens(2, 2, 2, 2, 2, 1, 3, 2)),
+    "lengths that differ in a later batch": (ragged, lambda: tokens(*[2] * 8, *[1, 3] * 4)),
+}
+
+
+@pytest.mark.parametrize(("function", "inputs"), MOVED.values(), ids=MOVED)
+def test_parts_that_are_not_where_their_datum_is_are_refused(function, inputs):
+    model, inputs = Do(function, [nn.Linear(3, 3), head(3)]).double(), inputs()
+    data = TensorSource(inputs, torch.zeros(len(inputs), dtype=torch.long), CPU)
+    for rule in (Diagonal(batch_size=8), Kfac(batch_size=8)):
+        with pytest.raises(
+            RuntimeError, match=r"Module 'parts.0' must get the data along its first axis: what it gave for one"
+        ):
+            rule.curvature(model, data, Categorical())
+
+
+def test_lengths_may_differ_between_batches():
+    def trimmed(s, x):
+        longest = int((x[:, :, -1] > 0).sum(1).max())
+        return s.parts[1](s.parts[0](x[:, :longest, :3]).tanh().sum(1))
+
+    model, inputs = Do(trimmed, [nn.Linear(3, 3), head(3)]).double(), tokens(*[1] * 8, *[3] * 8)
+    targets = torch.zeros(16, dtype=torch.long)
+    # What is beyond the longest of a batch differs from batch to batch, so both are taken by themselves.
+    wanted = sum(dense_ggn(model, part, softmax_hessian)["parts.0.bias", "parts.0.bias"] for part in inputs.split(8))
+    for order in (inputs, inputs.flip(0)):
+        found = Kfac(batch_size=8).curvature(model, TensorSource(order, targets, CPU), Categorical()).blocks
+        assert_close(found["parts.0.bias"].dense(), wanted)
+        running = RunningCurvature(model, Categorical(), Kfac(), 20, torch.Generator())
+        for part in order.split(8):
+            running.add((part, targets[:8]))
+        for name, block in running.curvature(16).blocks.items():
+            assert_close(block.dense(), found[name].dense(), msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_errors_of_a_model_that_takes_what_is_expanded_are_its_own():
+    batches = []
+
+    def forward(s, x):
+        if len(x) == 7:
+            batches.append(x)
+            raise torch.OutOfMemoryError("of memory") if len(batches) == 1 else ValueError("of the model")
+        return s.parts[1]((x + s.parts[0](torch.arange(4))).mean(1))
+
+    model = Do(forward, [nn.Embedding(4, 3), head(3)])
+    for error in (torch.OutOfMemoryError, ValueError):
+        with Capture(model) as capture:
+            capture.forward(torch.randn(5, 4, 3))
+            with pytest.raises(error, match=r"of memory|of the model"):
+                capture.forward(torch.randn(7, 4, 3))
+
+
+def test_a_copy_that_is_made_while_a_model_evaluates_is_its_own():
+    model, inputs = nn.Sequential(nn.LSTM(3, 2, batch_first=True), First()), torch.randn(4, 5, 3)
+    wanted = model(inputs).detach()
+    with evaluating(model):
+        copy = deepcopy(model)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    assert_close(copy(inputs), wanted)
+
+
+@pytest.mark.parametrize("kind", ["by name", "packed", "one by one"])
+def test_recurrent_modules_are_called_in_all_ways_while_they_evaluate(kind):
+    module, inputs = nn.GRU(3, 2, batch_first=True), torch.randn(4, 5, 3)
+
+    def call():
+        if kind == "by name":
+            return module(input=inputs)[0]
+        if kind == "one by one":
+            return torch.stack([module(each)[0] for each in inputs])
+        return module(nn.utils.rnn.pack_padded_sequence(inputs, [5, 4, 4, 1], batch_first=True))[0].data
+
+    wanted = call()
+    with evaluating(module):
+        assert_close(call(), wanted)
+
+
+def test_a_single_number_for_all_data_is_refused_by_name():
+    model = Do(lambda s, x: s.parts[1](x + s.parts[0](torch.tensor(1))), [nn.Embedding(4, 3), head(3)])
+    with pytest.raises(RuntimeError, match=r"'parts.0' must get the data along its first axis"):
+        run(model, torch.randn(5, 3))
+
+
+def test_layers_of_transformers_are_known_and_have_no_noise_behind_them(generator):
+    model, inputs = nn.Sequential(Conv1D(3, 3), nn.Tanh(), Conv1D(3, 3)), torch.randn(5, 3, generator=generator)
+    data = TensorSource(inputs, torch.zeros(5, dtype=torch.long), CPU)
+    blocks = Kfac().curvature(model, data, Categorical()).blocks
+    assert blocks["0.weight"].transposed
+    assert not sb.MatrixNormal().over(model).local(inputs)
 
 
 def test_what_is_the_same_for_all_data_and_not_added_to_each_is_refused_by_name():

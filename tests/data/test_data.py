@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import symbayes as sb
 from symbayes.data.load import load
-from symbayes.data.source import as_source, check_finite
+from symbayes.data.source import as_source, as_tensor, check_finite
 from symbayes.errors import NotFiniteError
 
 CPU = torch.device("cpu")
@@ -127,6 +127,16 @@ def test_arrays_and_frames_are_taken_in_the_precision_of_the_weights(kind):
     assert str(sb.equivariance(result.model, kind(inputs), sb.groups.symmetric(2)))
     values = sb.fit(nn.Linear(2, 1), (kind(inputs), kind(inputs[:, :1])), likelihood=sb.Gaussian(), epochs=2, progress=False)
     assert math.isfinite(values.evidence.total)
+
+
+@pytest.mark.parametrize("kind", [">f4", ">i8", "longdouble", "read-only"])
+def test_arrays_of_all_kinds_are_taken(kind):
+    values = np.arange(6).reshape(3, 2).astype("f8" if kind == "read-only" else kind)
+    values.flags.writeable = kind != "read-only"
+    found = as_tensor(values)
+    assert_close(found.double(), torch.arange(6.0, dtype=torch.float64).view(3, 2))
+    found[0, 0] = 9  # which is no view of what must stay
+    assert values[0, 0] == 0 or kind != "read-only"
 
 
 def test_frames_of_text_are_refused():

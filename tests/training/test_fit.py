@@ -302,6 +302,11 @@ def test_targets_of_another_scale_than_outputs_are_said_aloud(likelihood, scale,
     sb.fit(model, (inputs, inputs), **settings)  # a warning would be an error
 
 
+def test_the_scale_of_targets_is_that_of_all_of_them():
+    inputs = torch.linspace(-1.7, 1.7, 1000)[:, None]  # in order: those of a batch differ little
+    sb.fit(nn.Linear(1, 1), (inputs, inputs), likelihood=sb.Gaussian(), objective=sb.Map(), epochs=1, progress=False)
+
+
 def test_a_network_that_begins_at_the_mean_of_its_targets_is_not_warned_of():
     inputs, _ = blobs()
     model = nn.Linear(2, 1)
