@@ -31,8 +31,9 @@ from symbayes.curvature.blocks import Block, DenseBlock, Factor, KroneckerBlock
 
 #: Sides of more features than this are left as they are: to rotate them would cost more than the step.
 LARGEST = 1000
-#: Matrices with more features than this on both sides, far too many for an eigenbasis, move at this share of the learning rate.
-WIDE, SHARE_OF_WIDE = 2 * LARGEST, 0.1
+#: Matrices with more features than this on both sides, far too many for an eigenbasis, move at a share of the learning rate:
+#: at the first, or where they are slow anyway, because others come before them, at the second.
+WIDE, SHARES_OF_WIDE = 2 * LARGEST, (1 / 3, 0.1)
 #: Of a rotation.
 SIDES = ("left", "right")
 
@@ -255,7 +256,8 @@ class ProximalAdam(Descent):
 
     def set(self, learning_rate: float, penalties: Sequence[float] | Tensor) -> None:
         """As `Descent` says; nothing waits for a GPU."""
-        rates = [learning_rate * share * wide for wide in (1.0, SHARE_OF_WIDE) for share in (1.0, self.share)]
+        shares = (1.0, self.share, SHARES_OF_WIDE[0], self.share * SHARES_OF_WIDE[1])
+        rates = [learning_rate * share for share in shares]
         for place, rate in enumerate(rates, start=1):
             self._numbers[place] = rate
         kinds = [slow + 2 * is_wide(p) for slow, p in zip(self.slow, self.parameters, strict=True)]

@@ -165,7 +165,7 @@ class Schedule:
         epochs: Passes over the data.
         batch_size: Data in a step.
         learning_rate: Of the weights; it falls to zero along a cosine. By Adam, matrices with more than 2000 features on both
-            sides move at a tenth of it.
+            sides move at a third of it, or at a tenth where they break a symmetry that other paths keep.
         warm_up: Share of the epochs, the first ones, in which it rises from little, so that it may be higher.
     """
 
