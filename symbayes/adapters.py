@@ -239,7 +239,7 @@ def maps_inside(module: nn.Module) -> Iterator[InnerMap]:
         yield InnerMap("in_proj", LinearRows(), "in_proj_weight", "in_proj_bias", "in_proj")
         yield InnerMap("out_proj", LinearRows(), "out_proj.weight", "out_proj.bias", "out_proj")
     elif _shows_recurrence(module):
-        for part in _recurrent_parts(cast(nn.RNNBase, module)):
+        for part in (f"{kind}_{run}" for run in _runs(cast(nn.RNNBase, module)) for kind in ("ih", "hh")):
             yield InnerMap(part, LinearRows(), f"weight_{part}", f"bias_{part}", part)
     elif (form := row_form(module)) is not None:
         yield InnerMap("", form, "weight", "bias")
@@ -299,10 +299,10 @@ def replaced(module: nn.Module, build: Build) -> Iterator[None]:
 
 def stepwise_forwards(model: nn.Module) -> Iterator[tuple[nn.Module, Build]]:
     """Modules whose own forward pass torch cannot differentiate twice, or not while they evaluate, and one that it can."""
-    return ((module, stepwise_forward) for module in model.modules() if _shows_recurrence(module))
+    return ((module, _stepwise_forward) for module in model.modules() if _shows_recurrence(module))
 
 
-def stepwise_forward(module: nn.RNNBase) -> Callable[..., Any]:
+def _stepwise_forward(module: nn.RNNBase) -> Callable[..., Any]:
     """The forward pass of a recurrent module step by step, on a batch of sequences of one length; on others its own."""
     by_steps = recurrent_forward(module, lambda part, inputs, outputs: outputs, "")
 
@@ -379,10 +379,10 @@ def _shows_recurrence(module: nn.Module) -> bool:
     return torch_layer(module) in _CELLS and not cast(nn.RNNBase, module).proj_size
 
 
-def _recurrent_parts(module: nn.RNNBase) -> list[str]:
-    """The products of a recurrent module, as its tensors name them: of inputs and of states, layer by layer, both ways."""
+def _runs(module: nn.RNNBase) -> list[str]:
+    """The runs of a recurrent module over a sequence, as its tensors name them: layer by layer, both ways."""
     ways = ("", "_reverse") if module.bidirectional else ("",)
-    return [f"{kind}_l{layer}{way}" for layer in range(module.num_layers) for way in ways for kind in ("ih", "hh")]
+    return [f"l{layer}{way}" for layer in range(module.num_layers) for way in ways]
 
 
 #: From gates of the input and of the state, and the state: the next one, which begins with what is given out.
@@ -416,12 +416,12 @@ def recurrent_forward(module: nn.RNNBase, show: Show, name: str) -> Callable[...
         bias = getattr(module, f"bias_{part}", None)
         return show(part, inputs, functional.linear(inputs, getattr(module, f"weight_{part}"), bias))
 
-    def run(inputs: Tensor, part: str, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        seen, steps = product(f"ih_{part}", inputs).unbind(1), []
-        for gates in reversed(seen) if part.endswith("_reverse") else seen:
-            state = cell(module, gates, product(f"hh_{part}", state[0]), state)
+    def run(inputs: Tensor, name: str, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        order, steps = -1 if name.endswith("_reverse") else 1, []
+        for gates in product(f"ih_{name}", inputs).unbind(1)[::order]:
+            state = cell(module, gates, product(f"hh_{name}", state[0]), state)
             steps.append(state[0])
-        return torch.stack(steps[::-1] if part.endswith("_reverse") else steps, 1), state
+        return torch.stack(steps[::order], 1), state
 
     def forward(input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
         if not isinstance(input, Tensor) or input.ndim != 3:
@@ -431,13 +431,13 @@ def recurrent_forward(module: nn.RNNBase, show: Show, name: str) -> Callable[...
                 f"curvature can be captured; got {got}."
             )
         outputs = input if module.batch_first else input.transpose(0, 1)
-        parts = [part.removeprefix("ih_") for part in _recurrent_parts(module) if part.startswith("ih_")]
-        zeros = outputs.new_zeros(len(parts), len(outputs), module.hidden_size)
+        runs = _runs(module)
+        zeros = outputs.new_zeros(len(runs), len(outputs), module.hidden_size)
         first = (zeros, zeros) if hx is None else tuple(hx) if is_lstm else (hx,)
         ways, last = 2 if module.bidirectional else 1, []
         for layer in range(module.num_layers):
             found = [
-                run(outputs, parts[index], tuple(each[index] for each in first))
+                run(outputs, runs[index], tuple(each[index] for each in first))
                 for index in range(layer * ways, (layer + 1) * ways)
             ]
             outputs = torch.cat([steps for steps, _ in found], -1)

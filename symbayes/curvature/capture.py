@@ -159,6 +159,11 @@ class Capture:
                 self._undo.callback(before.remove)
         return self
 
+    @property
+    def all_outputs(self) -> list[Tensor]:
+        """What all sources gave in the last forward pass, call by call."""
+        return [output for calls in self.outputs.values() for output in calls]
+
     def forget(self) -> None:
         """What outputs depend on is found out again, by the next inputs."""
         self._tracked = None
@@ -222,10 +227,8 @@ class Capture:
             return
         flat = [(name, output) for name in sources for output in self.outputs[name]]
         generator = torch.Generator().manual_seed(len(outputs))
-        factors, column = (
-            torch.rand(len(outputs), generator=generator) + 1,
-            torch.rand(outputs.shape, generator=generator) + 0.5,
-        )
+        factors = torch.rand(len(outputs), generator=generator) + 1
+        column = torch.rand(outputs.shape, generator=generator) + 0.5
         usual, scaled = (
             torch.autograd.grad(outputs, [output for _, output in flat], some.to(outputs), retain_graph=True, allow_unused=True)
             for some in (column, factors[:, None] * column)
@@ -284,7 +287,7 @@ class Capture:
         """
         if not self.outputs:
             return
-        size = sum(output.numel() for calls in self.outputs.values() for output in calls)
+        size = sum(output.numel() for output in self.all_outputs)
         at_once = max(1, (COLUMN_BUDGET_CPU if outputs.device.type == "cpu" else COLUMN_BUDGET) // max(1, size))
         chunks = [(part, chunk) for part, of_part in enumerate(columns) for chunk in of_part.split(at_once)]
         for index, (part, chunk) in enumerate(chunks):
@@ -335,16 +338,16 @@ class Capture:
 
     def _many_columns(self, outputs: Tensor, columns: Tensor, keep: bool, deliver: _ToMaps) -> set[str]:
         """Several columns in one pass, for small maps; the sources whose gradients were delivered."""
-        flat = [output for calls in self.outputs.values() for output in calls]
-        gradients = torch.autograd.grad(outputs, flat, columns, retain_graph=keep, is_grads_batched=True, allow_unused=True)
+        gradients = torch.autograd.grad(
+            outputs, self.all_outputs, columns, retain_graph=keep, is_grads_batched=True, allow_unused=True
+        )
         return self._deliver_all(gradients, deliver)
 
     def _with_graph(self, outputs: Tensor, columns: Tensor, deliver: _ToMaps) -> set[str]:
         """Gradients that can be differentiated in turn; the sources whose gradients were delivered."""
-        flat = [output for calls in self.outputs.values() for output in calls]
         found: set[str] = set()
         for column in columns:
-            gradients = torch.autograd.grad(outputs, flat, column, create_graph=True, allow_unused=True)
+            gradients = torch.autograd.grad(outputs, self.all_outputs, column, create_graph=True, allow_unused=True)
             found |= self._deliver_all([None if gradient is None else gradient[None] for gradient in gradients], deliver)
         return found
 

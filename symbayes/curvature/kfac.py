@@ -116,7 +116,7 @@ def data_at_once(model: nn.Module, data: DataSource) -> int:
         return _DATA
     with Capture(model) as capture:
         capture.forward(few)
-        numbers = sum(output.numel() for calls in capture.outputs.values() for output in calls) // len(few)
+        numbers = sum(output.numel() for output in capture.all_outputs) // len(few)
     return min(_DATA_GPU, max(1, OUTPUT_BUDGET // max(1, numbers)))
 
 

@@ -41,7 +41,7 @@ class Packed(nn.Module):
         if found != [(shape, dtype.is_floating_point) for shape, dtype in zip(self.shapes, self.types, strict=True)]:
             got = [(tuple(part.shape), part.dtype) for part in parts]
             raise ValueError(f"Inputs must be as in the example, {list(zip(self.shapes, self.types, strict=True))}; got {got}.")
-        packed = torch.cat([part.flatten(1) if part.ndim > 1 else part[:, None] for part in parts], 1).to(weight)
+        packed = torch.cat([part.to(weight).reshape(len(part), -1) for part in parts], 1)
         for part, again in zip(parts, self._unpack(packed), strict=True):
             if not part.is_floating_point() and not torch.equal(again, part.to(again.device)):
                 raise ValueError(
@@ -67,12 +67,13 @@ class Packed(nn.Module):
 
     def _parts(self, inputs: Inputs) -> list[Tensor]:
         """Tensors in the order of the example."""
-        known = set(inputs) == set(self.names) if self.names is not None and isinstance(inputs, Mapping) else False
-        if (self.names is None) == isinstance(inputs, Mapping) or (self.names is not None and not known):
-            wanted = "a tuple of tensors" if self.names is None else f"a dictionary of {', '.join(self.names)}"
-            got = f"one of {', '.join(inputs)}" if isinstance(inputs, Mapping) else f"a {type(inputs).__name__}"
-            raise ValueError(f"Inputs must be {wanted}, as in the example; got {got}.")
-        return [inputs[name] for name in self.names or ()] if isinstance(inputs, Mapping) else list(inputs)
+        if self.names is None and not isinstance(inputs, Mapping):
+            return list(inputs)
+        if self.names is not None and isinstance(inputs, Mapping) and set(inputs) == set(self.names):
+            return [inputs[name] for name in self.names]
+        wanted = "a tuple of tensors" if self.names is None else f"a dictionary of {', '.join(self.names)}"
+        got = f"one of {', '.join(inputs)}" if isinstance(inputs, Mapping) else f"a {type(inputs).__name__}"
+        raise ValueError(f"Inputs must be {wanted}, as in the example; got {got}.")
 
 
 def _typed(part: Tensor, dtype: torch.dtype) -> Tensor:

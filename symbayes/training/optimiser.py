@@ -103,7 +103,7 @@ def rotation(block: Block, size: int) -> Rotation | None:
     return Rotation((size // (d_out * d_in), d_out, d_in), left, right)
 
 
-def is_wide(weight: Tensor) -> bool:
+def _is_wide(weight: Tensor) -> bool:
     """Whether a weight is a matrix with very many features on both sides."""
     return weight.ndim == 2 and min(weight.shape) > WIDE
 
@@ -260,7 +260,7 @@ class ProximalAdam(Descent):
         rates = [learning_rate * share for share in shares]
         for place, rate in enumerate(rates, start=1):
             self._numbers[place] = rate
-        kinds = [slow + 2 * is_wide(p) for slow, p in zip(self.slow, self.parameters, strict=True)]
+        kinds = [slow + 2 * _is_wide(p) for slow, p in zip(self.slow, self.parameters, strict=True)]
         chosen = ([index for index, kind in enumerate(kinds) if kind == wanted] for wanted in range(len(rates)))
         self._movers = [(rate, of) for rate, of in zip(self.rates, chosen, strict=True) if of]
         for pull, penalty, kind in zip(self._pulls, penalties, kinds, strict=True):

@@ -49,6 +49,12 @@ def test_it_learns_and_predicts(inputs):
     assert_close(result.predict(model.pack(few)).mean, result.predict(model.pack(inputs)).mean[:4])
 
 
+def test_whole_numbers_keep_the_precision_of_the_weights(inputs):
+    model = sb.Packed(Tokens().double(), inputs)
+    large = {**inputs, "input_ids": torch.full_like(inputs["input_ids"], 2**24 + 1)}
+    assert int(model.pack(large)[0, 0]) == 2**24 + 1
+
+
 def test_inputs_may_be_a_tuple():
     network = nn.Bilinear(2, 3, 1)
     pair = torch.randn(5, 2), torch.randn(5, 3)
