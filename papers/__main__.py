@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import typer
 
 from papers.demos.command import demo
-from papers.figures.commands import estimators, gallery, illustrate, prune, ranks, starts
+from papers.figures.commands import estimators, gallery, illustrate, prune, ranks, starts, structure
 from papers.reproduce import reproduction
 from papers.tables import PAPERS
 from symbayes.cli.terminal import catch_divergence
@@ -22,7 +22,7 @@ def check() -> None:
 
 for name in PAPERS:
     app.command(name)(catch_divergence(reproduction(name)))
-for command in (demo, estimators, starts, ranks, prune, illustrate, gallery):
+for command in (demo, estimators, starts, ranks, prune, structure, illustrate, gallery):
     app.command()(catch_divergence(command))
 
 if __name__ == "__main__":

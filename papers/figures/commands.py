@@ -1,4 +1,4 @@
-"""`python -m papers estimators`, `starts`, `ranks`, `prune`, `illustrate` and `gallery`: what documents are made of."""
+"""`python -m papers estimators`, `starts`, `ranks`, `prune`, `structure` and others: what documents are made of."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -13,12 +13,14 @@ from papers.data import load
 from papers.figures import estimators as estimator_study
 from papers.figures import evidence as evidence_study
 from papers.figures import pruning as pruning_study
+from papers.figures import structure as structure_study
 from papers.figures.gallery import run as draw_gallery
 from papers.figures.illustrations import run as draw_illustrations
 from papers.runs import commit
 from symbayes.cli.study import Progress
 from symbayes.cli.terminal import check_folder, console, with_progress, writing
 from symbayes.data.storage import write_whole
+from symbayes.data.task import Task
 from symbayes.dynamics.discover import check_device
 
 
@@ -42,15 +44,23 @@ def estimators(
 
 
 def starts(
+    task: Annotated[str, typer.Option(help="Such as quadrant-mnist,rotated-mnist,cifar10, which are read from files.")] = (
+        "placed-digits,quadrant-digits"
+    ),
+    data: Annotated[Path | None, typer.Option(help="Folder of the files of MNIST or CIFAR-10.")] = None,
     width: Annotated[int, typer.Option(help="Of the networks.", min=1)] = 4,
-    epochs: Annotated[int, typer.Option(min=1)] = 50,
-    num_data: Annotated[int, typer.Option("--data", help="Training images.", min=20)] = 1400,
+    epochs: Annotated[
+        int | None, typer.Option(help="50 on embedded digits, others as in ELLA's tables, when not given.", min=1)
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Training images; all when not given.", min=20)] = None,
     seeds: Annotated[int, typer.Option(help="How many.", min=1)] = 2,
+    device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     out: Annotated[Path, typer.Option(help="File for the figures.")] = Path("starts.json"),
 ) -> None:
-    """Whether the start decides: F-FC+CONV from three starts, by evidence and equivariance errors; MAP beside them."""
+    """Whether the start decides: networks with a choice from three starts, by evidence and equivariance errors; MAP beside."""
+    tasks = [_loaded(name, data, device) for name in task.split(",")]
     with console.status("training") as status:
-        rows = list(evidence_study.starts(width, epochs, num_data, range(seeds), status.update))
+        rows = list(evidence_study.starts(tasks, width, epochs, size, range(seeds), device, status.update))
     table = Table("task, seed", "start", "method", "−log evidence", "test NLL", "accuracy", "equivariance errors of layers, %")
     for row in rows:
         errors = " ".join(f"{100 * error:.1f}" for error in row.errors)
@@ -99,12 +109,8 @@ def prune(
     if network not in pruning_study.NETWORKS or not set(chosen) <= set(pruning_study.UNITS):
         known = f"{', '.join(pruning_study.NETWORKS)} and units {', '.join(pruning_study.UNITS)}"
         raise typer.BadParameter(f"There are networks {known}; got {network} and {units}.")
-    try:
-        check_device(device)
-        whole = load(task, data)
-        some = whole if size is None else whole.subset(size)
-    except (ValueError, KeyError, OSError) as error:
-        raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
+    whole = _loaded(task, data, device)
+    some = whole if size is None else whole.subset(size)
     with console.status("training") as status:
         networks = pruning_study.trained(some, network, epochs, range(seeds), device, status.update)
         rows = list(pruning_study.prunings(some, networks, network, tuning, chosen, status.update))
@@ -117,7 +123,46 @@ def prune(
     _write_figures(out, rows)
 
 
-def _write_figures(out: Path, rows: Sequence[evidence_study.Trained] | Sequence[pruning_study.Row]) -> None:
+def structure(
+    task: Annotated[str, typer.Option(help="cifar10, or placed-digits, which are embedded.")] = "cifar10",
+    data: Annotated[Path | None, typer.Option(help="Folder of the files of CIFAR-10.")] = None,
+    channels: Annotated[int, typer.Option(help="Of a token.", min=1)] = 160,
+    groups: Annotated[int, typer.Option(help="Of channels, each of which has a matrix that mixes tokens.", min=1)] = 10,
+    depth: Annotated[int, typer.Option(help="Blocks.", min=1)] = 8,
+    size: Annotated[int | None, typer.Option(help="Training images; all when not given.", min=20)] = None,
+    epochs: Annotated[int, typer.Option(min=1)] = 40,
+    seeds: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
+    device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="File for the figures.")] = Path("structure.json"),
+) -> None:
+    """Whether matrices that mix tokens become convolutions: a mixer, relaxed, learned and hardened."""
+    whole = _loaded(task, data, device)
+    some = whole if size is None else whole.subset(size)
+    with console.status("training") as status:
+        found = structure_study.structures(some, channels, groups, depth, epochs, range(seeds), device, status.update)
+        rows = [row for row, _ in found]
+    table = Table("seed", "off", "−log evidence", "convolutions", "parameters", "accuracy, %", "test NLL")
+    for row in rows:
+        before, after = (f"{100 * value:.2f}" for value in row.accuracy)
+        losses = " → ".join(f"{value:.3f}" for value in row.nll)
+        table.add_row(
+            str(row.seed), f"{row.off:g}", f"{-row.log_evidence:.3f}", f"{row.convolutions} of {row.layers}",
+            " → ".join(f"{value:,}" for value in row.parameters), f"{before} → {after}", losses,
+        )  # fmt: skip
+    console.print(table)
+    _write_figures(out, rows)
+
+
+def _loaded(task: str, data: Path | None, device: str) -> Task:
+    """A task, and a device that is there; or what is wrong with them."""
+    try:
+        check_device(device)
+        return load(task, data)
+    except (ValueError, KeyError, OSError) as error:
+        raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
+
+
+def _write_figures(out: Path, rows: Sequence[evidence_study.Trained | pruning_study.Row | structure_study.Row]) -> None:
     code = commit()
     with writing(out):
         write_whole(out, json.dumps([{**asdict(row), "commit": code} for row in rows], indent=1) + "\n")

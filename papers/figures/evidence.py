@@ -13,19 +13,25 @@ import torch
 from torch import nn
 
 from papers.data import load
+from papers.ella.recipes import is_photographs, recipe
 from symbayes.data.source import as_source
 from symbayes.data.task import Task
+from symbayes.data.transform import FlipCrop
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout
 from symbayes.likelihoods.classes import Categorical
 from symbayes.models import allconv
 from symbayes.priors import Prior, TensorwisePrior, log_precision_of
-from symbayes.training.fit import fit, preset
+from symbayes.training.fit import fit
 from symbayes.training.result import Result
 from symbayes.training.trainer import Problem
 
 TASKS = ("upright-digits", "placed-digits", "quadrant-digits")
 STARTS = ("equal", "breaking off", "only breaking on")
+#: Passes over embedded digits, unless it is said how many.
+_EPOCHS = 50
+#: Paths where a layer has three to choose from: those of rotated images.
+_TWO, _THREE = ("factored", "conv"), ("factored", "conv", "gconv")
 #: Paths and widths of the networks that are ranked.
 RANKED = tuple(
     product((("conv",), ("dense",), ("factored",), ("factored", "conv"), ("sparse_conv",), ("sparse", "sparse_conv")), (1, 2))
@@ -52,17 +58,26 @@ class Trained:
     errors: tuple[float, ...]
 
 
-def train(task: Task, paths: Sequence[str], width: int, start: str, method: str, epochs: int, seed: int) -> Trained:
-    """Train one network and evaluate it."""
-    model = allconv(task, paths, width, relaxation=1.0, generator=torch.Generator().manual_seed(seed))
+def train(
+    task: Task,
+    paths: Sequence[str],
+    width: int,
+    start: str,
+    method: str,
+    epochs: int | None,
+    seed: int,
+    device: str = "cpu",
+) -> Trained:
+    """Train one network, for as long as the rows of ELLA's tables when epochs are None, and evaluate it."""
+    generator, follows = torch.Generator().manual_seed(seed), not is_photographs(task.name)
+    model = allconv(task, paths, width, relaxation=1.0, equivariant_stride=follows, generator=generator).to(device)
     prior = TensorwisePrior(model)
     begin(model, prior, start)
-    problem = Problem(model, as_source(task.train, torch.device("cpu")), Categorical(), prior)
-    usual = preset(problem, epochs=epochs)
-    usual = usual if method == "evidence" else usual.by_map()
+    problem = Problem(model, as_source(task.train, torch.device(device)), Categorical().to(device), prior)
+    chosen = recipe(problem, task.name, method, epochs)
     result = fit(
-        model, task.train, prior=prior, objective=usual.objective, optimiser=usual.optimiser, schedule=usual.schedule,
-        seed=seed, progress=False,
+        model, task.train, prior=prior, objective=chosen.objective, optimiser=chosen.optimiser, schedule=chosen.schedule,
+        augment=FlipCrop() if chosen.augment else None, seed=seed, progress=False,
     )  # fmt: skip
     return _described(result, task, f"{'+'.join(paths)}, width {width}", start, method, seed)
 
@@ -103,13 +118,23 @@ def begin(model: nn.Module, prior: Prior, start: str) -> None:
             prior.log_precision[prior.groups.index(prior.group_of[tensor.name])] = begin_at or 0.0
 
 
-def starts(width: int, epochs: int, size: int, seeds: Sequence[int], say: Callable[[str], None]) -> Iterator[Trained]:
-    """Every start, and MAP beside them, on digits placed anywhere, and on digit and quadrant."""
-    for name, seed in product(TASKS[1:], seeds):
-        task = load(name).subset(size, seed)
+def starts(
+    tasks: Sequence[Task],
+    width: int,
+    epochs: int | None,
+    size: int | None,
+    seeds: Sequence[int],
+    device: str,
+    say: Callable[[str], None],
+) -> Iterator[Trained]:
+    """Every start, and MAP beside them, on some of the data of each task, or all."""
+    for whole, seed in product(tasks, seeds):
+        usual = _EPOCHS if whole.name in TASKS else None
+        task = whole if size is None else whole.subset(size, seed)
+        paths = _THREE if "rotated" in task.name else _TWO
         for start, method in [*((start, "evidence") for start in STARTS), ("equal", "map")]:
-            say(f"{name}, seed {seed}: {start}, {method}")
-            yield train(task, ("factored", "conv"), width, start, method, epochs, seed)
+            say(f"{task.name}, seed {seed}: {start}, {method}")
+            yield train(task, paths, width, start, method, epochs or usual, seed, device)
 
 
 def ranks(epochs: int, size: int, seed: int, say: Callable[[str], None]) -> Iterator[Trained]:

@@ -8,6 +8,7 @@ from statistics import mean, stdev
 import torch
 from torch import Tensor, nn
 
+from papers.ella.recipes import is_photographs
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.task import Task
@@ -16,7 +17,7 @@ from symbayes.models import allconv
 from symbayes.priors import Prior, TensorwisePrior
 from symbayes.surgery.harden import harden
 from symbayes.surgery.prune import pruned
-from symbayes.training.by_curvature import Map
+from symbayes.training.by_curvature import Laplace, Map
 from symbayes.training.fit import fit
 from symbayes.training.result import Result
 from symbayes.training.trainer import Schedule
@@ -114,7 +115,7 @@ def prunings(
             say(f"seed {seed}: {100 * keep:g} % of {of} by {by}, shots {shots}")
             found = pruned(result.model, data, keep, by=by, units=of, prior=result.prior, shots=shots)
             accuracy = _accuracy(found.model, task)
-            tuned = _tuned(found.model, task, result.prior, tuning, seed, network) if of == "channels" else None
+            tuned = _tuned(found.model, task, result.prior, tuning, seed) if of == "channels" else None
             sizes, counts = found.parameters, found.operations
             yield Row(
                 task.name, network, seed, of, by, shots, keep, sizes[1], sizes[0], counts[1], counts[0], whole, accuracy, tuned
@@ -130,19 +131,22 @@ def trained(
         with torch.random.fork_rng():  # layers of torch draw their weights from the global generator
             torch.manual_seed(seed)
             model = NETWORKS[network](task, torch.Generator().manual_seed(seed)).to(device)
-        yield seed, fit(model, task.train, epochs=epochs, augment=_augmentation(network), seed=seed, progress=False)
+        # The full GGN of a large network, which a search of the scale would ask for, takes longer than its training.
+        objective = Laplace(final_rule=Kfac(MonteCarloFisher())) if network == "resnet18" else None
+        augment = _augmentation(task)
+        yield seed, fit(model, task.train, objective=objective, epochs=epochs, augment=augment, seed=seed, progress=False)
 
 
-def _augmentation(network: str) -> FlipCrop | None:
-    return FlipCrop() if network == "resnet18" else None
+def _augmentation(task: Task) -> FlipCrop | None:
+    return FlipCrop() if is_photographs(task.name) else None
 
 
-def _tuned(model: nn.Module, task: Task, prior: Prior, epochs: int, seed: int, network: str) -> float:
+def _tuned(model: nn.Module, task: Task, prior: Prior, epochs: int, seed: int) -> float:
     """The accuracy of a pruned model after some epochs by MAP, under the prior of the whole one."""
     own = TensorwisePrior(model)
     own.load_state_dict(prior.state_dict())
     objective, schedule = Map(Kfac(MonteCarloFisher())), Schedule(epochs=epochs, learning_rate=_RATE)
-    augment = _augmentation(network)
+    augment = _augmentation(task)
     fit(model, task.train, prior=own, objective=objective, schedule=schedule, augment=augment, seed=seed, progress=False)
     return _accuracy(model, task)
 
