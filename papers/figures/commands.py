@@ -126,20 +126,20 @@ def prune(
 def structure(
     task: Annotated[str, typer.Option(help="cifar10, or placed-digits, which are embedded.")] = "cifar10",
     data: Annotated[Path | None, typer.Option(help="Folder of the files of CIFAR-10.")] = None,
-    channels: Annotated[int, typer.Option(help="Of a token.", min=1)] = 160,
-    groups: Annotated[int, typer.Option(help="Of channels, each of which has a matrix that mixes tokens.", min=1)] = 10,
-    depth: Annotated[int, typer.Option(help="Blocks.", min=1)] = 8,
+    width: Annotated[int, typer.Option(help="Channels of the first stage.", min=1)] = 16,
+    blocks: Annotated[str, typer.Option(help="Of each stage.")] = "2,4,2",
     size: Annotated[int | None, typer.Option(help="Training images; all when not given.", min=20)] = None,
     epochs: Annotated[int, typer.Option(min=1)] = 40,
     seeds: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     out: Annotated[Path, typer.Option(help="File for the figures.")] = Path("structure.json"),
 ) -> None:
-    """Whether matrices that mix tokens become convolutions: a mixer, relaxed, learned and hardened."""
+    """Whether matrices become convolutions: a fully connected network, relaxed, learned and hardened."""
+    stages = [int(count) for count in blocks.split(",")]
     whole = _loaded(task, data, device)
     some = whole if size is None else whole.subset(size)
     with console.status("training") as status:
-        found = structure_study.structures(some, channels, groups, depth, epochs, range(seeds), device, status.update)
+        found = structure_study.structures(some, width, stages, epochs, range(seeds), device, status.update)
         rows = [row for row, _ in found]
     table = Table("seed", "off", "−log evidence", "convolutions", "parameters", "accuracy, %", "test NLL")
     for row in rows:

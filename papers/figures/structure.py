@@ -1,7 +1,7 @@
-"""From matrices that mix tokens to convolutions: a network without convolutions is relaxed, learned and hardened.
+"""From matrices to convolutions: a network without convolutions is relaxed, learned and hardened.
 
-The network is an MLP-mixer (Tolstikhin et al. 2021) whose channels are mixed over tokens group by group, each by a matrix with
-a weight for every pair of tokens. Beside each matrix stands a convolution over the grid of tokens, as one path among two.
+A residual network looks at all features of an image at once, by matrices with a weight for every pair of them, and at each cell
+by itself. Beside each matrix stands a convolution over the grid of cells, as one path of two.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from papers.ella.recipes import is_photographs
+from symbayes.curvature.evaluate import evaluating
 from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
 from symbayes.surgery.harden import hardened
@@ -19,7 +21,6 @@ from symbayes.training.fit import fit
 
 #: Data by which is told which paths are used.
 _LOOKED_AT = 256
-_PATCH = 2
 #: Shares of the variance of outputs that hardening may change.
 OFF = (1e-3, 1e-2)
 
@@ -36,7 +37,7 @@ class Row:
     log_evidence: float
     standard_error: float | None
     estimator: str
-    #: Layers that mix tokens: all, and those that are convolutions alone once they are hardened.
+    #: Layers over all features: all, and those that are convolutions alone once they are hardened.
     layers: int
     convolutions: int
     #: Of the relaxed network, and of the hardened one.
@@ -47,45 +48,61 @@ class Row:
     seconds: float
 
 
-class MixerBlock(nn.Module):
-    """Tokens are mixed group by group of channels, then channels at every token; both beside a shortcut."""
+class Block(nn.Module):
+    """Two branches beside a shortcut: one matrix for all features, and a small network for every cell."""
 
-    def __init__(self, channels: int, tokens: int, groups: int) -> None:
+    def __init__(self, channels: int, cells: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
-        self.tokens = nn.ModuleList(nn.Linear(tokens, tokens) for _ in range(groups))
-        self.channels = nn.Sequential(nn.Linear(channels, 2 * channels), nn.GELU(), nn.Linear(2 * channels, channels))
+        self.norm1, self.norm2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+        self.whole = nn.Linear(channels * cells, channels * cells)
+        self.cells = nn.Sequential(nn.Linear(channels, 2 * channels), nn.ReLU(), nn.Linear(2 * channels, channels))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        parts = self.norm1(inputs).transpose(1, 2).chunk(len(self.tokens), dim=1)
-        mixed = torch.cat([mix(part) for mix, part in zip(self.tokens, parts, strict=True)], dim=1)
-        hidden = inputs + functional.gelu(mixed).transpose(1, 2)
-        given: Tensor = hidden + self.channels(self.norm2(hidden))
-        return given
+    def forward(self, maps: Tensor) -> Tensor:
+        maps = maps + self.whole(torch.relu(self.norm1(maps)).flatten(1)).view_as(maps)
+        hidden: Tensor = self.cells(torch.relu(self.norm2(maps)).movedim(1, -1))
+        return maps + hidden.movedim(-1, 1)
 
 
-class Mixer(nn.Module):
-    """Patches of 2×2 pixels are tokens, which blocks mix; their mean is classified."""
+class Merge(nn.Module):
+    """Four cells become one, by a matrix that all of them share."""
 
-    def __init__(self, task: Task, channels: int, groups: int, depth: int) -> None:
+    def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        colours, *sides = task.train[0].shape[1:]
-        self.grid = tuple(side // _PATCH for side in sides)
-        self.patches = nn.Linear(colours * _PATCH**2, channels)
-        self.blocks = nn.Sequential(*(MixerBlock(channels, self.grid[0] * self.grid[1], groups) for _ in range(depth)))
-        self.norm, self.head = nn.LayerNorm(channels), nn.Linear(channels, task.classes)
+        self.four = nn.Linear(4 * channels, width)
 
-    def forward(self, images: Tensor) -> Tensor:
-        patches = functional.pixel_unshuffle(images, _PATCH).flatten(2).transpose(1, 2)
-        given: Tensor = self.head(self.norm(self.blocks(self.patches(patches))).mean(1))
-        return given
+    def forward(self, maps: Tensor) -> Tensor:
+        given: Tensor = self.four(functional.pixel_unshuffle(maps, 2).movedim(1, -1))
+        return given.movedim(-1, 1)
+
+
+def fully_connected(task: Task, width: int, blocks: Sequence[int]) -> nn.Sequential:
+    """Stages of blocks; from one to the next the sides of the grid are halved, and there are four times the channels."""
+    channels, side, layers = task.train[0].shape[1], task.train[0].shape[-1], list[nn.Module]()
+    for stage, count in enumerate(blocks):
+        side, wider = side // 2, width * 4**stage
+        layers += [Merge(channels, wider), *(Block(wider, side**2) for _ in range(count))]
+        channels = wider
+    last = nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, task.classes)
+    return nn.Sequential(*layers, *last)
+
+
+def relaxed(network: nn.Sequential, images: Tensor, generator: torch.Generator) -> nn.Module:
+    """Every matrix over all features beside a convolution over the grid that they lie on."""
+    model: nn.Module = network
+    maps = images
+    for name, layer in network.named_children():
+        if isinstance(layer, Block):
+            grid = tuple(maps.shape[2:])
+            model = relax(model, images, "conv", f"{name}.whole", grid=grid, generator=generator)
+        with evaluating(network), torch.no_grad():
+            maps = layer(maps)
+    return model
 
 
 def structures(
     task: Task,
-    channels: int,
-    groups: int,
-    depth: int,
+    width: int,
+    blocks: Sequence[int],
     epochs: int,
     seeds: Sequence[int],
     device: str,
@@ -96,10 +113,10 @@ def structures(
         say(f"seed {seed}: training")
         with torch.random.fork_rng():  # layers of torch draw their weights from the global generator
             torch.manual_seed(seed)
-            mixer = Mixer(task, channels, groups, depth)
+            network = fully_connected(task, width, blocks)
         example = task.train[0][:_LOOKED_AT]
-        model = relax(mixer, example[:8], "conv", "*.tokens.*", grid=mixer.grid, generator=torch.Generator().manual_seed(seed))
-        augment = FlipCrop() if "cifar10" in task.name else None
+        model = relaxed(network, example[:8], torch.Generator().manual_seed(seed))
+        augment = FlipCrop() if is_photographs(task.name) else None
         result = fit(model.to(device), task.train, epochs=epochs, augment=augment, seed=seed, progress=False)
         before, evidence = _scores(result.model, task), result.evidence
         for off in OFF:
