@@ -129,7 +129,8 @@ def structure(
     width: Annotated[int, typer.Option(help="Channels of the first stage.", min=1)] = 16,
     blocks: Annotated[str, typer.Option(help="Of each stage.")] = "2,4,2",
     size: Annotated[int | None, typer.Option(help="Training images; all when not given.", min=20)] = None,
-    epochs: Annotated[int, typer.Option(min=1)] = 40,
+    epochs: Annotated[int, typer.Option(help="Of training.", min=1)] = 40,
+    tuning: Annotated[int, typer.Option(help="Epochs once a network is hardened.", min=0)] = 3,
     seeds: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     out: Annotated[Path, typer.Option(help="File for the figures.")] = Path("structure.json"),
@@ -139,15 +140,16 @@ def structure(
     whole = _loaded(task, data, device)
     some = whole if size is None else whole.subset(size)
     with console.status("training") as status:
-        found = structure_study.structures(some, width, stages, epochs, range(seeds), device, status.update)
+        found = structure_study.structures(some, width, stages, epochs, tuning, range(seeds), device, status.update)
         rows = [row for row, _ in found]
-    table = Table("seed", "off", "−log evidence", "convolutions", "parameters", "accuracy, %", "test NLL")
+    table = Table("seed", "off", "−log evidence", "convolutions", "parameters", "accuracy, %", "tuned, %", "test NLL")
     for row in rows:
-        before, after = (f"{100 * value:.2f}" for value in row.accuracy)
-        losses = " → ".join(f"{value:.3f}" for value in row.nll)
+        accuracies = " → ".join(f"{100 * value:.2f}" for value in row.accuracy)
+        tuned = "–" if row.tuned is None else f"{100 * row.tuned:.2f}"
         table.add_row(
             str(row.seed), f"{row.off:g}", f"{-row.log_evidence:.3f}", f"{row.convolutions} of {row.layers}",
-            " → ".join(f"{value:,}" for value in row.parameters), f"{before} → {after}", losses,
+            " → ".join(f"{value:,}" for value in row.parameters), accuracies, tuned,
+            " → ".join(f"{value:.3f}" for value in row.nll),
         )  # fmt: skip
     console.print(table)
     _write_figures(out, rows)

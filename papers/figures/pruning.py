@@ -115,10 +115,10 @@ def prunings(
             say(f"seed {seed}: {100 * keep:g} % of {of} by {by}, shots {shots}")
             found = pruned(result.model, data, keep, by=by, units=of, prior=result.prior, shots=shots)
             accuracy = _accuracy(found.model, task)
-            tuned = _tuned(found.model, task, result.prior, tuning, seed) if of == "channels" else None
+            after = tuned(found.model, task, tuning, seed, result.prior) if of == "channels" else None
             sizes, counts = found.parameters, found.operations
             yield Row(
-                task.name, network, seed, of, by, shots, keep, sizes[1], sizes[0], counts[1], counts[0], whole, accuracy, tuned
+                task.name, network, seed, of, by, shots, keep, sizes[1], sizes[0], counts[1], counts[0], whole, accuracy, after
             )
 
 
@@ -141,10 +141,11 @@ def _augmentation(task: Task) -> FlipCrop | None:
     return FlipCrop() if is_photographs(task.name) else None
 
 
-def _tuned(model: nn.Module, task: Task, prior: Prior, epochs: int, seed: int) -> float:
-    """The accuracy of a pruned model after some epochs by MAP, under the prior of the whole one."""
+def tuned(model: nn.Module, task: Task, epochs: int, seed: int, prior: Prior | None = None) -> float:
+    """The accuracy of a smaller model after some epochs by MAP, under the prior of the whole one, or a precision of 1."""
     own = TensorwisePrior(model)
-    own.load_state_dict(prior.state_dict())
+    if prior is not None:
+        own.load_state_dict(prior.state_dict())
     objective, schedule = Map(Kfac(MonteCarloFisher())), Schedule(epochs=epochs, learning_rate=_RATE)
     augment = _augmentation(task)
     fit(model, task.train, prior=own, objective=objective, schedule=schedule, augment=augment, seed=seed, progress=False)
@@ -166,10 +167,10 @@ def means(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     for of, keep, by, shots in dict.fromkeys((row.units, row.keep, row.by, row.shots) for row in rows):
         some = [row for row in rows if (row.units, row.keep, row.by, row.shots) == (of, keep, by, shots)]
-        tuned = [row.tuned for row in some if row.tuned is not None]
+        after = [row.tuned for row in some if row.tuned is not None]
         operations = mean(row.operations / row.operations_of_whole for row in some)
         setting = f"{100 * keep:g} %", of, by, str(shots), f"{100 * operations:.0f} %"
-        found.append((*setting, _spread([row.accuracy for row in some]), _spread(tuned)))
+        found.append((*setting, _spread([row.accuracy for row in some]), _spread(after)))
     return found
 
 

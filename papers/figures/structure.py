@@ -5,6 +5,7 @@ by itself. Beside each matrix stands a convolution over the grid of cells, as on
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from papers.ella.recipes import is_photographs
+from papers.figures.pruning import tuned
 from symbayes.curvature.evaluate import evaluating
 from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
@@ -44,6 +46,8 @@ class Row:
     parameters: tuple[int, int]
     operations: tuple[int, int]
     accuracy: tuple[float, float]
+    #: Of the hardened one after some epochs by MAP; None where there were none.
+    tuned: float | None
     nll: tuple[float, float]
     seconds: float
 
@@ -104,6 +108,7 @@ def structures(
     width: int,
     blocks: Sequence[int],
     epochs: int,
+    tuning: int,
     seeds: Sequence[int],
     device: str,
     say: Callable[[str], None],
@@ -123,6 +128,8 @@ def structures(
             say(f"seed {seed}: hardening")
             found = hardened(result.model, example.to(device), off=off)
             after = _scores(found.model, task)
+            say(f"seed {seed}: tuning")
+            in_the_end = tuned(deepcopy(found.model), task, tuning, seed) if tuning else None
             row = Row(
                 task.name,
                 seed,
@@ -136,6 +143,7 @@ def structures(
                 found.parameters,
                 found.operations,
                 (before[0], after[0]),
+                in_the_end,
                 (before[1], after[1]),
                 result.history[-1].seconds,
             )
