@@ -12,6 +12,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.curvature import Diagonal, Ggn
 from symbayes.data.source import as_source
+from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout
@@ -528,14 +529,14 @@ def test_what_cannot_be_hardened_is_named(generator):
     inputs = task.train[0][:5]
     with pytest.raises(ValueError, match=r"'block2' has one. Build the network with equivariant_stride=False"):
         sb.harden(sb.allconv(task, ("conv",), 1), inputs)
-    with pytest.raises(ValueError, match="no relaxed layer to harden"):
+    with pytest.raises(ValueError, match="no relaxed layer to harden, and no average"):
         sb.harden(nn.Linear(2, 2), torch.zeros(1, 2))
     with pytest.raises(ValueError, match="off must be a share"):
         sb.harden(RelaxedLayer({"a": nn.Linear(2, 2)}), torch.zeros(1, 2), off=1.0)
     layer = RelaxedLayer({"factored": FactoredPath((1, 4, 4), (2, 4, 4))})
-    wrapped = sb.OrbitAverage(nn.Sequential(layer, nn.Flatten()), sb.affine2d("rotation"), samples=2)
-    with pytest.raises(ValueError, match=r"harden its network, and train with result.augmentation"):
-        sb.harden(wrapped, torch.randn(2, 1, 4, 4, generator=generator))
+    inside = nn.Sequential(layer, nn.Flatten(), DensePath((32,), (3,)))
+    with pytest.raises(ValueError, match=r"'2' is a DensePath, which has no plain form. Harden the parts"):
+        sb.harden(inside, torch.randn(2, 1, 4, 4, generator=generator))
 
 
 def test_a_hardened_model_is_exported_and_loaded_without_the_library(generator, tmp_path):
