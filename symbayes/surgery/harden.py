@@ -1,9 +1,11 @@
 """Harden: what the layers of a network chose, as plain layers of torch.
 
 What the evidence did not ask for gives next to nothing after training, and is removed; what is left is folded into
-convolutions, matrices and maps of biases. An average over transformed inputs is written out (`average.py`).
+convolutions, matrices and maps of biases. An average over transformed inputs is written out (`average.py`). Layers can be made
+smaller at once (`prune.py`).
 """
 
+import dataclasses
 import logging
 import operator
 import time
@@ -21,6 +23,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from symbayes.curvature.evaluate import evaluating, without_autocast
+from symbayes.data.source import Data
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.conv import ConvPath, LayerPath, PaddingMode
 from symbayes.layers.dense import DensePath
@@ -28,9 +31,11 @@ from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.models import AllConv
 from symbayes.surgery.average import written_out
 from symbayes.surgery.calls import CONVOLUTIONS, Shapes, count, difference, observe, operations, outputs_of, replace, shapes_of
+from symbayes.surgery.prune import Pruned, pruned
 from symbayes.surgery.relax import OnGrid
 
 _log = logging.getLogger("symbayes")
@@ -57,6 +62,8 @@ class Hardened:
     operations: tuple[int, int]
     #: Of a forward pass on the example, before and after.
     seconds: tuple[float, float]
+    #: What was pruned after that; the model is smaller then, and all figures above are without it.
+    pruned: Pruned | None = None
 
     def __str__(self) -> str:
         lines = [f"{name or 'model'}: {kept}{_without(removed)}" for name, (removed, kept) in self.layers.items()]
@@ -67,6 +74,7 @@ class Hardened:
                 f"outputs on the example change by at most {self.change:.1e} of the largest",
                 f"parameters {sizes[0]:,} → {sizes[1]:,}, operations for a datum {counts[0]:,} → {counts[1]:,}, "
                 f"a forward pass {1e3 * times[0]:.1f} ms → {1e3 * times[1]:.1f} ms",
+                *([] if self.pruned is None else ["then pruned:", str(self.pruned)]),
             ]
         )
 
@@ -75,7 +83,16 @@ def _without(removed: Sequence[str]) -> str:
     return f" (removed: {', '.join(removed)})" if removed else ""
 
 
-def harden(model: nn.Module, example: Any, *, off: float = 1e-3, average: bool = True) -> nn.Module:
+def harden(
+    model: nn.Module,
+    example: Any,
+    *,
+    off: float = 1e-3,
+    average: bool = True,
+    prune: float | None = None,
+    data: Data | None = None,
+    likelihood: Likelihood | None = None,
+) -> nn.Module:
     """A copy of a model with plain layers of torch in place of relaxed ones, without paths that change next to nothing.
 
     It has nothing of this library: it can be saved, loaded, compiled and exported as any other. What was removed and what
@@ -91,20 +108,48 @@ def harden(model: nn.Module, example: Any, *, off: float = 1e-3, average: bool =
         average: Whether an `OrbitAverage` becomes the mean over the transformations that it has in evaluation, which are fixed
             then, also for training. If not, the network alone is left, for which paths are judged as well: what
             `result.augmentation()` goes with.
+        prune: The share of parameters to keep of what is hardened, as by `sb.prune`, which can do more; None keeps all.
+        data: For `prune`: as for `sb.fit`, which trained the model.
+        likelihood: For `prune`: of targets given outputs; `Categorical()` when None.
 
     Raises:
-        ValueError: If something cannot be written as plain layers, naming it.
+        ValueError: If something cannot be written as plain layers, or not be pruned, naming it.
     """
-    found = hardened(model, example, off=off, average=average)
+    found = hardened(model, example, off=off, average=average, prune=prune, data=data, likelihood=likelihood)
     _log.info("%s", found)
     return found.model
 
 
 @without_autocast()
-def hardened(model: nn.Module, example: Any, *, off: float = 1e-3, average: bool = True) -> Hardened:
+def hardened(
+    model: nn.Module,
+    example: Any,
+    *,
+    off: float = 1e-3,
+    average: bool = True,
+    prune: float | None = None,
+    data: Data | None = None,
+    likelihood: Likelihood | None = None,
+) -> Hardened:
     """What `harden` gives, with a report."""
     if not 0 <= off < 1:
         raise ValueError(f"off must be a share of the variance of outputs, at least 0 and below 1; got {off}.")
+    if prune is not None and not 0 < prune < 1:
+        raise ValueError(f"prune must be the share of parameters to keep, above 0 and below 1; got {prune}.")
+    if (prune is None) != (data is None):
+        raise ValueError(
+            f"prune and data go together: what to keep, and what tells its cost; got prune={prune} and "
+            f"{'no data' if data is None else 'data'}. Give both, or neither."
+        )
+    found = _hardened(model, example, off, average)
+    if prune is None or data is None:
+        return found
+    smaller = pruned(found.model, data, prune, likelihood=likelihood)
+    return dataclasses.replace(found, model=smaller.model, pruned=smaller)
+
+
+def _hardened(model: nn.Module, example: Any, off: float, average: bool) -> Hardened:
+    """All but what is pruned."""
     inputs = example if isinstance(example, tuple) else (example,)
     plain = deepcopy(model)
     relaxed = {name: module for name, module in plain.named_modules() if isinstance(module, RelaxedLayer)}
