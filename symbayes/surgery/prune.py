@@ -2,7 +2,8 @@
 
 What is removed costs least of log p(D | W) and of the prior, as Kronecker factors of the curvature tell it, and what is left
 makes up for it (`surgeon.py`). Channels are cut out of all tensors that write or read them (`channels.py`), so that layers are
-smaller; single weights are set to zero. Of whole branches the cost is known without a curvature (`branches.py`).
+smaller; single weights and heads of attention (`heads.py`) are set to zero. Of whole branches the cost is known without a
+curvature (`branches.py`).
 """
 
 import logging
@@ -30,6 +31,7 @@ from symbayes.priors import Prior
 from symbayes.surgery.branches import drop_branches
 from symbayes.surgery.calls import count, difference, is_layer, operations, outputs_of
 from symbayes.surgery.channels import SAME, Channel, cut_out, find_channels, parameters_without, stop_reading
+from symbayes.surgery.heads import drop_heads, heads
 from symbayes.surgery.surgeon import JointKfac, Quadratic
 
 _log = logging.getLogger("symbayes")
@@ -46,7 +48,8 @@ class Pruned:
     model: nn.Module
     #: Of what the sizes of layers are.
     units: str
-    #: By layer: channels that it gives, or weights that are not zero, before and after; by the end of a branch: its parameters.
+    #: By layer: channels that it gives, or heads or weights that are not zero, before and after; by the end of a branch: its
+    #: parameters.
     layers: dict[str, tuple[int, int]]
     #: By layer: why no channel that it gives could be removed; by the end of a branch, why that could not.
     left: dict[str, str]
@@ -91,13 +94,14 @@ def prune(
     Args:
         model: Of plain layers, such as `sb.harden` gives.
         data: As for `sb.fit`, which trained it; some thousands are enough.
-        keep: The share of parameters to keep.
+        keep: The share of parameters to keep; of heads, the share of these.
         by: "surgeon" costs by Kronecker-factored curvature, with an update of all that is left in layers that lose columns or
             weights; "magnitude" by squares of weights, relative to their mean in each tensor, and leaves others as they are.
         units: "channels": features of linear layers and convolutions, with entries of norms and of other tensors that belong to
             them, and all that reads them. "weights": single weights of linear maps. "branches": whole modules around which
             data flow, such as what residual sums add, and shortcuts. Their cost is what the log-likelihood falls by without
-            them: one pass over the data for each that is left, after each that goes; nothing makes up for them.
+            them: one pass over the data for each that is left, after each that goes; nothing makes up for them. "heads": of
+            nn.MultiheadAttention, which cannot have fewer of them, so that they are set to zero: this saves no time.
         likelihood: Of targets given outputs; `Categorical()` when None.
         prior: Whose precisions are part of the curvature, such as `result.prior`; a precision of 1 when None.
         shots: In how many steps of equal size, each with the curvature of what is left; branches go one by one.
@@ -142,7 +146,13 @@ def pruned(
     setting = _Setting(source, likelihood, precisions, by)
     before, left = _size(model, units), dict[str, str]()
     targets = [int(before * (1 - (1 - keep) * shot / shots)) for shot in range(1, shots + 1)]
-    if units == "branches":
+    if units == "heads":
+        every = sum(int(own.sum()) for own in heads(model).values())
+        for shot in range(1, shots + 1):
+            target = max(1, round(every * (1 - (1 - keep) * shot / shots)))
+            drop_heads(smaller, target, setting.quadratics if by == "surgeon" else None)
+        layers = _layers(model, smaller, units)
+    elif units == "branches":
         fit = partial(_fit, data=source, likelihood=likelihood)
         smaller, layers, left = drop_branches(smaller, inputs, targets[-1], lose, fit)
     else:
@@ -168,8 +178,8 @@ def _check(model: nn.Module, keep: float, by: str, units: str, shots: int) -> No
         raise ValueError(f"keep must be a share of the parameters, above 0 and below 1; got {keep}.")
     if by not in ("surgeon", "magnitude"):
         raise ValueError(f"by must be 'surgeon' or 'magnitude', got {by!r}.")
-    if units not in ("channels", "weights", "branches"):
-        raise ValueError(f"units must be 'channels', 'weights' or 'branches', got {units!r}.")
+    if units not in ("channels", "weights", "branches", "heads"):
+        raise ValueError(f"units must be 'channels', 'weights', 'branches' or 'heads', got {units!r}.")
     if shots < 1:
         raise ValueError(f"shots must be at least 1, got {shots}.")
     if not any(True for _ in model.parameters()):
@@ -402,8 +412,8 @@ def _dense_sites(model: nn.Module) -> dict[str, tuple[int, int, int]]:
 
 
 def _size(model: nn.Module, units: str) -> int:
-    """Parameters, without weights that are zero where these are pruned."""
-    return count(model) - (sum(zeros for _, zeros in _zeros(model).values()) if units == "weights" else 0)
+    """Parameters, without weights that are zero where these are what pruning makes."""
+    return count(model) - (sum(zeros for _, zeros in _zeros(model).values()) if units in ("weights", "heads") else 0)
 
 
 def _zeros(model: nn.Module) -> dict[str, tuple[int, int]]:
@@ -416,6 +426,9 @@ def _layers(model: nn.Module, smaller: nn.Module, units: str) -> dict[str, tuple
     if units == "weights":
         pairs = zip(_zeros(model).items(), _zeros(smaller).values(), strict=True)
         return {name: (size - zeros, size - more) for (name, (size, zeros)), (_, more) in pairs}
+    if units == "heads":
+        after = heads(smaller)
+        return {name: (int(own.sum()), int(after[name].sum())) for name, own in heads(model).items()}
     sizes = {
         name: (len(cast(Tensor, module.weight)), len(cast(Tensor, smaller.get_submodule(name).weight)))
         for name, module in model.named_modules()
