@@ -43,7 +43,7 @@ def find_branches(model: nn.Module, inputs: Tensor, among: Collection[str] | Non
         among: The modules that may end them; all when None.
     """
     given = _given(model, inputs)
-    once = {name for name, number in given if number == 0 and name and (name, 1) not in given}
+    once = {name for (name, _), output in given.items() if name and (name, 1) not in given and _is_plain(output)}
     changing = _changing(model, inputs)
     read = _read(model, inputs)
     found: list[Branch] = []
@@ -136,7 +136,7 @@ def drop_branches(
             f"keep must leave what is in no branch: at least {count(model):,} parameters; got {target:,}.{reasons} Keep more, "
             "or use units='channels'."
         )
-    return model, gone, left
+    return model, gone, {name: reason for name, reason in left.items() if name not in gone}
 
 
 @contextmanager
@@ -196,8 +196,8 @@ def _changing(model: nn.Module, inputs: Tensor, without: str | None = None) -> s
 
 def _same(one: Any, other: Any) -> bool:
     """Of all tensors of real numbers."""
-    pairs = list(zip(_tensors(one), _tensors(other), strict=True))
-    return all(torch.equal(a, b) for a, b in pairs)
+    first, second = _tensors(one), _tensors(other)
+    return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 def _tensors(output: Any) -> list[Tensor]:

@@ -193,6 +193,35 @@ class Own(nn.Module):
         return x + self.last(self.first(x)) / (1 + self.first.weight.square().sum())
 
 
+class Named(nn.Module):
+    """Gives something else than tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return {"hidden": self.layer(x)}
+
+
+class Reading(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part, self.last = Named(), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x + self.last(self.part(x)["hidden"])
+
+
+def test_what_gives_more_than_tensors_is_no_end_and_stays_in_its_branch(generator):
+    model, inputs = Reading(), torch.randn(6, 4, generator=generator)
+    (branch,) = find_branches(model, inputs)
+    assert branch == Branch("last", ("part.layer",))
+    smaller = without_branch(model, inputs, branch)
+    assert count(smaller) == 0
+    assert_close(smaller(inputs), inputs)
+
+
 def test_what_data_do_not_flow_around_is_no_branch(generator):
     inputs = torch.randn(6, 4, generator=generator)
     assert find_branches(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), inputs) == []
