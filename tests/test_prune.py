@@ -386,7 +386,7 @@ DATA = torch.randn(10, 4, generator=torch.Generator().manual_seed(0)), torch.ten
         (nn.Linear(4, 3), {"keep": 0.0}, "keep must be a share"),
         (nn.Linear(4, 3), {"keep": 1.0}, "keep must be a share"),
         (nn.Linear(4, 3), {"by": "luck"}, "'surgeon' or 'magnitude'"),
-        (nn.Linear(4, 3), {"units": "heads"}, "'channels' or 'weights'"),
+        (nn.Linear(4, 3), {"units": "filters"}, "'channels', 'weights', 'branches' or 'heads', got 'filters'"),
         (nn.Linear(4, 3), {"shots": 0}, "shots must be at least 1"),
         (nn.ReLU(), {}, "must have parameters"),
         (nn.Linear(4, 3), {}, "no channel that could be removed.*reach those of the model"),

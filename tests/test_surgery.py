@@ -12,10 +12,12 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.curvature import Diagonal, Ggn
 from symbayes.data.source import as_source
+from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout
-from symbayes.surgery import hardened
+from symbayes.surgery import hardened, pruned
+from symbayes.surgery.calls import count
 
 
 class Block(nn.Module):
@@ -528,14 +530,14 @@ def test_what_cannot_be_hardened_is_named(generator):
     inputs = task.train[0][:5]
     with pytest.raises(ValueError, match=r"'block2' has one. Build the network with equivariant_stride=False"):
         sb.harden(sb.allconv(task, ("conv",), 1), inputs)
-    with pytest.raises(ValueError, match="no relaxed layer to harden"):
+    with pytest.raises(ValueError, match="no relaxed layer to harden, and no average"):
         sb.harden(nn.Linear(2, 2), torch.zeros(1, 2))
     with pytest.raises(ValueError, match="off must be a share"):
         sb.harden(RelaxedLayer({"a": nn.Linear(2, 2)}), torch.zeros(1, 2), off=1.0)
     layer = RelaxedLayer({"factored": FactoredPath((1, 4, 4), (2, 4, 4))})
-    wrapped = sb.OrbitAverage(nn.Sequential(layer, nn.Flatten()), sb.affine2d("rotation"), samples=2)
-    with pytest.raises(ValueError, match=r"harden its network, and train with result.augmentation"):
-        sb.harden(wrapped, torch.randn(2, 1, 4, 4, generator=generator))
+    inside = nn.Sequential(layer, nn.Flatten(), DensePath((32,), (3,)))
+    with pytest.raises(ValueError, match=r"'2' is a DensePath, which has no plain form. Harden the parts"):
+        sb.harden(inside, torch.randn(2, 1, 4, 4, generator=generator))
 
 
 def test_a_hardened_model_is_exported_and_loaded_without_the_library(generator, tmp_path):
@@ -568,3 +570,50 @@ def test_a_network_of_a_user_is_relaxed_learned_and_hardened():
     assert len(result.symmetries.words()) == 2
     found = hardened(result.model, task.train[0])
     assert found.change < 0.2
+
+
+@pytest.fixture
+def learned(generator):
+    """A relaxed model whose second paths give nothing, and data."""
+    inputs, targets = torch.randn(40, 1, 6, 6, generator=generator), torch.arange(40) % 3
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))
+    return sb.relax(model, inputs), (inputs, targets)
+
+
+def test_a_model_is_hardened_and_pruned_in_one_call(learned):
+    model, data = learned
+    found = hardened(model, data[0], prune=0.5, data=data)
+    plain = hardened(model, data[0])
+    wanted = pruned(plain.model, data, 0.5)
+    assert_close(found.model(data[0]), wanted.model(data[0]))
+    assert count(found.model) <= count(plain.model) / 2
+    assert (found.layers, found.parameters) == (plain.layers, plain.parameters)
+    assert str(found).endswith(f"then pruned:\n{wanted}")
+    assert "then pruned" not in str(plain)
+    assert found.pruned is not None
+    assert count(sb.harden(model, data[0], prune=0.5, data=data)) == found.pruned.parameters[1]
+
+
+def test_an_average_is_pruned_with_its_network(learned):
+    model, data = learned
+    average = sb.OrbitAverage(model, sb.affine2d("rotation").starting(0.5), 4).eval()
+    found = hardened(average, data[0], off=0.0, prune=0.5, data=data)
+    assert found.pruned.layers["net.0.conv"] == (8, len(found.model.net[0].conv.weight))
+    assert len(found.model.net[0].conv.weight) < 8
+
+
+def test_what_a_model_is_pruned_by_is_asked_for(learned):
+    model, (inputs, targets) = learned
+    with pytest.raises(ValueError, match=r"prune and data go together: .* got prune=0.5 and no data. Give both"):
+        sb.harden(model, inputs, prune=0.5)
+    with pytest.raises(ValueError, match=r"got prune=None and data. Give both, or neither"):
+        sb.harden(model, inputs, data=(inputs, targets))
+    with pytest.raises(ValueError, match=r"prune must be the share of parameters to keep, .* got 1.5"):
+        sb.harden(model, inputs, prune=1.5, data=(inputs, targets))
+
+
+def test_the_likelihood_of_targets_is_that_given(learned):
+    model, (inputs, _) = learned
+    values = torch.zeros(40, 3)
+    found = hardened(model, inputs, prune=0.5, data=(inputs, values), likelihood=sb.Gaussian())
+    assert found.pruned.parameters[1] < found.parameters[1]

@@ -307,14 +307,17 @@ class Sequences(LieGroup):
 
     def transform(self, coefficients: Coefficients, inputs: Tensor) -> Float[Tensor, "n s c t"]:
         _check(inputs.ndim == 3, "sequences [n, c, length]", inputs)
-        back = self.elements(-coefficients)[..., 0, :]
-        times = pixels((inputs.shape[2], 1), inputs)[0, :, 0]
-        read = back[..., :1] * times + back[..., 1:]
-        grid = torch.stack([read, torch.zeros_like(read)], -1).expand(len(inputs), -1, -1, -1)
+        grid = self.places(coefficients, inputs.shape[2]).expand(len(inputs), -1, -1, -1)
         moved = functional.grid_sample(
             inputs[:, :, None], grid, mode="bilinear", padding_mode=self.padding, align_corners=False
         )
         return moved.transpose(1, 2)
+
+    def places(self, coefficients: Float[Tensor, "*batch k"], length: int) -> Float[Tensor, "*batch t 2"]:
+        """Where every step of T x is read in x, from −1 at one end to 1 at the other; beside a zero, as torch reads images."""
+        back = self.elements(-coefficients)[..., 0, :]
+        read = back[..., :1] * pixels((length, 1), back)[0, :, 0] + back[..., 1:]
+        return torch.stack([read, torch.zeros_like(read)], -1)
 
     def side(self, inputs: Float[Tensor, "n c t"]) -> int:
         return inputs.shape[2]

@@ -126,6 +126,10 @@ class Extents(nn.Module):
             )
         return found
 
+    def words(self) -> str:
+        """Such as "rotation ±30 °, scale 12 %"."""
+        return ", ".join(f"{e.name} {'' if e.one_sided else '±'}{e.value:.3g} {e.unit}".rstrip() for e in self.described())
+
     def get_extra_state(self) -> Tensor:
         """So that a model that was saved knows its pixels."""
         return torch.tensor(self.shape, dtype=torch.long)

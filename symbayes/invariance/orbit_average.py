@@ -95,9 +95,7 @@ class LearnedAugmentation:
         self.amounts = extents.coefficients(torch.ones(len(extents.group.generators)).to(extents.value)).detach().cpu()
         self.low = torch.tensor([0.0 if g.one_sided else -1.0 for g in extents.group.generators])
         self.generator = generator
-        self._words = ", ".join(
-            f"{e.name} {'' if e.one_sided else '±'}{e.value:.3g} {e.unit}".rstrip() for e in extents.described()
-        )
+        self._words = extents.words()
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Each datum under a transformation of its own.

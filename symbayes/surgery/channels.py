@@ -30,7 +30,7 @@ SAME = 1e-5
 #: Of features: that depend on no channel, and on several.
 _NONE, _SEVERAL = -1, -2
 #: What torch's and others' code raises where sizes do not fit.
-_UNFIT = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
+UNFIT = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
 #: Attributes of modules of torch that say how long a tensor is, by its axis.
 _SIZES = {
     0: ("out_features", "out_channels", "num_features", "num_channels", "num_parameters"),
@@ -319,7 +319,7 @@ def _trial(model: nn.Module, inputs: Tensor, channel: Channel) -> str | None:
         other = deepcopy(unread)
         cut_out(other, [channel])
         wrong = difference(outputs_of(other, (inputs,)), outputs_of(unread, (inputs,)), least=1.0)
-    except _UNFIT as error:
+    except UNFIT as error:
         return f"the model cannot be called with one less ({error})"
     return None if wrong <= SAME else f"the model computes something else with one less (outputs differ by {wrong:.1e})"
 

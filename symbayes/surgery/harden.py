@@ -1,9 +1,11 @@
 """Harden: what the layers of a network chose, as plain layers of torch.
 
 What the evidence did not ask for gives next to nothing after training, and is removed; what is left is folded into
-convolutions, matrices and maps of biases.
+convolutions, matrices and maps of biases. An average over transformed inputs is written out (`average.py`). Layers can be made
+smaller at once (`prune.py`).
 """
 
+import dataclasses
 import logging
 import operator
 import time
@@ -21,21 +23,28 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from symbayes.curvature.evaluate import evaluating, without_autocast
+from symbayes.data.source import Data
+from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.conv import ConvPath, LayerPath, PaddingMode
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.models import AllConv
+from symbayes.surgery.average import written_out
 from symbayes.surgery.calls import CONVOLUTIONS, Shapes, count, difference, observe, operations, outputs_of, replace, shapes_of
+from symbayes.surgery.prune import Pruned, pruned
 from symbayes.surgery.relax import OnGrid
 
 _log = logging.getLogger("symbayes")
 #: Columns of a matrix that are found at once.
 _COLUMNS = 256
 #: A path of a relaxed layer, by the names of both; and what is left of it: "all" it gives, its "biases", or "nothing".
+#: Of an average, "all" or the network alone: "nothing" of the average.
 _Place = tuple[str, str]
+_AVERAGE = "average"
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class Hardened:
     """A hardened model, and what became of each layer; prints as a report."""
 
     model: nn.Module
-    #: By relaxed layer: the paths that were removed, and what is left, in words.
+    #: By relaxed layer or average: the paths that were removed, and what is left, in words.
     layers: dict[str, tuple[tuple[str, ...], str]]
     #: The largest change of an output on the example, relative to the largest output.
     change: float
@@ -53,6 +62,8 @@ class Hardened:
     operations: tuple[int, int]
     #: Of a forward pass on the example, before and after.
     seconds: tuple[float, float]
+    #: What was pruned after that; the model is smaller then, and all figures above are without it.
+    pruned: Pruned | None = None
 
     def __str__(self) -> str:
         lines = [f"{name or 'model'}: {kept}{_without(removed)}" for name, (removed, kept) in self.layers.items()]
@@ -63,6 +74,7 @@ class Hardened:
                 f"outputs on the example change by at most {self.change:.1e} of the largest",
                 f"parameters {sizes[0]:,} → {sizes[1]:,}, operations for a datum {counts[0]:,} → {counts[1]:,}, "
                 f"a forward pass {1e3 * times[0]:.1f} ms → {1e3 * times[1]:.1f} ms",
+                *([] if self.pruned is None else ["then pruned:", str(self.pruned)]),
             ]
         )
 
@@ -71,56 +83,103 @@ def _without(removed: Sequence[str]) -> str:
     return f" (removed: {', '.join(removed)})" if removed else ""
 
 
-def harden(model: nn.Module, example: Any, *, off: float = 1e-3) -> nn.Module:
+def harden(
+    model: nn.Module,
+    example: Any,
+    *,
+    off: float = 1e-3,
+    average: bool = True,
+    prune: float | None = None,
+    data: Data | None = None,
+    likelihood: Likelihood | None = None,
+) -> nn.Module:
     """A copy of a model with plain layers of torch in place of relaxed ones, without paths that change next to nothing.
 
     It has nothing of this library: it can be saved, loaded, compiled and exported as any other. What was removed and what
     changed is logged; `sb.surgery.hardened` gives it.
 
     Args:
-        model: With relaxed layers, such as `result.model`.
+        model: With relaxed layers, or an `OrbitAverage`, such as `result.model`.
         example: A batch of inputs, by which is told what a path is for: data as in training, some hundreds of them.
         off: Paths are removed, those that give least first, while outputs change by less than this share of their variance over
             the example, all together. A path that is used for its biases alone becomes a map of them. A path with a weight for
-            every pair of features, or of a group of permutations, becomes one matrix with all that stands beside it.
+            every pair of features, or of a group of permutations, becomes one matrix with all that stands beside it. An average
+            is removed before all paths, since a network alone is as many times cheaper as there are copies.
+        average: Whether an `OrbitAverage` becomes the mean over the transformations that it has in evaluation, which are fixed
+            then, also for training. If not, the network alone is left, for which paths are judged as well: what
+            `result.augmentation()` goes with.
+        prune: The share of parameters to keep of what is hardened, as by `sb.prune`, which can do more; None keeps all.
+        data: For `prune`: as for `sb.fit`, which trained the model.
+        likelihood: For `prune`: of targets given outputs; `Categorical()` when None.
 
     Raises:
-        ValueError: If something cannot be written as plain layers, naming it.
+        ValueError: If something cannot be written as plain layers, or not be pruned, naming it.
     """
-    found = hardened(model, example, off=off)
+    found = hardened(model, example, off=off, average=average, prune=prune, data=data, likelihood=likelihood)
     _log.info("%s", found)
     return found.model
 
 
 @without_autocast()
-def hardened(model: nn.Module, example: Any, *, off: float = 1e-3) -> Hardened:
+def hardened(
+    model: nn.Module,
+    example: Any,
+    *,
+    off: float = 1e-3,
+    average: bool = True,
+    prune: float | None = None,
+    data: Data | None = None,
+    likelihood: Likelihood | None = None,
+) -> Hardened:
     """What `harden` gives, with a report."""
     if not 0 <= off < 1:
         raise ValueError(f"off must be a share of the variance of outputs, at least 0 and below 1; got {off}.")
+    if prune is not None and not 0 < prune < 1:
+        raise ValueError(f"prune must be the share of parameters to keep, above 0 and below 1; got {prune}.")
+    if (prune is None) != (data is None):
+        raise ValueError(
+            f"prune and data go together: what to keep, and what tells its cost; got prune={prune} and "
+            f"{'no data' if data is None else 'data'}. Give both, or neither."
+        )
+    found = _hardened(model, example, off, average)
+    if prune is None or data is None:
+        return found
+    smaller = pruned(found.model, data, prune, likelihood=likelihood)
+    return dataclasses.replace(found, model=smaller.model, pruned=smaller)
+
+
+def _hardened(model: nn.Module, example: Any, off: float, average: bool) -> Hardened:
+    """All but what is pruned."""
     inputs = example if isinstance(example, tuple) else (example,)
     plain = deepcopy(model)
     relaxed = {name: module for name, module in plain.named_modules() if isinstance(module, RelaxedLayer)}
-    if not relaxed:
-        raise ValueError("The model has no relaxed layer to harden. sb.relax and sb.allconv make them.")
+    averages = {name: module for name, module in plain.named_modules() if isinstance(module, OrbitAverage)}
+    if not relaxed and not averages:
+        raise ValueError("The model has no relaxed layer to harden, and no average. sb.relax and sb.allconv make layers.")
     for name, layer in relaxed.items():
         if layer.equivariant_stride:
             raise ValueError(
                 f"A stride that follows the content of each datum is no plain layer; {name!r} has one. Build the network with "
                 "equivariant_stride=False."
             )
-    parts, shapes, left = _parts(plain, relaxed, inputs, off)
+    parts, shapes, left = _parts(plain, relaxed, averages, inputs, off, average)
     words: dict[str, tuple[tuple[str, ...], str]] = {}
     for name, layer in relaxed.items():
         kept = {path: parts[name, path] for path in layer.paths if parts[name, path] != "nothing"}
         summands = " + ".join(path if part == "all" else f"{part} of {path}" for path, part in kept.items())
         words[name] = tuple(path for path in layer.paths if path not in kept), summands or "nothing"
         plain = replace(plain, name, _fold(name, layer, kept, shapes[name]))
+    for name, module in reversed(averages.items()):  # those inside others first
+        copies = f"average of {module.samples} copies, {module.orbit.words()}"
+        kept_alone = parts[name, _AVERAGE] == "nothing"
+        words[name] = ((copies,), "its network") if kept_alone else ((), copies)
+        plain = replace(plain, name, module.net if kept_alone else written_out(name, module, shapes[name][0]))
     plain = _without_classes(plain)
     for name, module in plain.named_modules():
         if type(module).__module__.partition(".")[0] == "symbayes":
             raise ValueError(
-                f"A hardened model must be made of plain layers; {name or 'the model'!r} is a {type(module).__name__}. For an "
-                "OrbitAverage, harden its network, and train with result.augmentation()."
+                f"A hardened model must be made of plain layers; {name or 'the model'!r} is a {type(module).__name__}, which "
+                "has no plain form. Harden the parts that it holds, or put another module in its place."
             )
     given = outputs_of(plain, inputs)
     wrong = difference(given.double(), left, least=1.0)
@@ -141,11 +200,16 @@ def hardened(model: nn.Module, example: Any, *, off: float = 1e-3) -> Hardened:
 
 @torch.no_grad()
 def _parts(
-    model: nn.Module, layers: dict[str, RelaxedLayer], inputs: tuple[Any, ...], off: float
+    model: nn.Module,
+    layers: dict[str, RelaxedLayer],
+    averages: dict[str, OrbitAverage],
+    inputs: tuple[Any, ...],
+    off: float,
+    average: bool,
 ) -> tuple[dict[_Place, str], dict[str, Shapes], Tensor]:
-    """What is left of every path, the shapes that layers see and give, and what the model then gives."""
+    """What is left of every path and average, the shapes that layers see and give, and what the model then gives."""
     paths = {(name, path): module for name, layer in layers.items() for path, module in layer.paths.items()}
-    seen = observe(model, layers, inputs, shapes_of)
+    seen = observe(model, {**layers, **averages}, inputs, shapes_of)
     for name, calls in seen.items():
         if not calls:
             raise ValueError(f"A layer to be hardened must be called for the example; {name!r} is not.")
@@ -155,19 +219,22 @@ def _parts(
     zeros = {name: next(layer.parameters()).new_zeros(1, *found[name][0]) for name, layer in layers.items()}
     constants = {(name, path): module(zeros[name]) for (name, path), module in paths.items()}
     energies = observe(model, paths, inputs, lambda _, given: float(given.double().square().sum()))
-    parts = dict.fromkeys(paths, "all")
+    places: dict[_Place, OrbitAverage] = {(name, _AVERAGE): module for name, module in averages.items()}
+    parts = {**dict.fromkeys(paths, "all"), **dict.fromkeys(places, "all" if average else "nothing")}
 
     def leave(place: _Place, path: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         if parts[place] == "all":
             return None
+        if isinstance(path, OrbitAverage):
+            return cast(Tensor, path.net(*args))
         return constants[place].expand_as(output) if parts[place] == "biases" else torch.zeros_like(output)
 
-    handles = [path.register_forward_hook(partial(leave, place)) for place, path in paths.items()]
+    handles = [module.register_forward_hook(partial(leave, place)) for place, module in {**paths, **places}.items()]
     try:
         whole = left = outputs_of(model, inputs).double()
         allowed = off * float((whole - whole.mean(0)).square().sum())
-        for place in sorted(paths, key=energies.__getitem__):
-            for part in ("nothing", "biases") if constants[place].any() else ("nothing",):
+        for place in [*(places if average else ()), *sorted(paths, key=energies.__getitem__)]:
+            for part in ("nothing", "biases") if place in paths and constants[place].any() else ("nothing",):
                 parts[place] = part
                 given = outputs_of(model, inputs).double()
                 if float((given - whole).square().sum()) <= allowed:

@@ -2,13 +2,15 @@
 
 What is removed costs least of log p(D | W) and of the prior, as Kronecker factors of the curvature tell it, and what is left
 makes up for it (`surgeon.py`). Channels are cut out of all tensors that write or read them (`channels.py`), so that layers are
-smaller; single weights are set to zero.
+smaller; single weights and heads of attention (`heads.py`) are set to zero. Of whole branches the cost is known without a
+curvature (`branches.py`).
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import cast
 
@@ -26,8 +28,10 @@ from symbayes.layout import Layout
 from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.priors import Prior
+from symbayes.surgery.branches import drop_branches
 from symbayes.surgery.calls import count, difference, is_layer, operations, outputs_of
 from symbayes.surgery.channels import SAME, Channel, cut_out, find_channels, parameters_without, stop_reading
+from symbayes.surgery.heads import drop_heads, heads
 from symbayes.surgery.surgeon import JointKfac, Quadratic
 
 _log = logging.getLogger("symbayes")
@@ -44,9 +48,10 @@ class Pruned:
     model: nn.Module
     #: Of what the sizes of layers are.
     units: str
-    #: By layer: channels that it gives, or weights that are not zero, before and after.
+    #: By layer: channels that it gives, or heads or weights that are not zero, before and after; by the end of a branch: its
+    #: parameters.
     layers: dict[str, tuple[int, int]]
-    #: By layer: why no channel that it gives could be removed.
+    #: By layer: why no channel that it gives could be removed; by the end of a branch, why that could not.
     left: dict[str, str]
     #: That are not zero, before and after.
     parameters: tuple[int, int]
@@ -57,9 +62,10 @@ class Pruned:
 
     def __str__(self) -> str:
         sizes, counts, fits = self.parameters, self.operations, self.log_likelihood
+        units = "parameters of the branch" if self.units == "branches" else self.units
         return "\n".join(
             [
-                *(f"{name or 'model'}: {self.units} {old:,} → {new:,}" for name, (old, new) in self.layers.items()),
+                *(f"{name or 'model'}: {units} {old:,} → {new:,}" for name, (old, new) in self.layers.items()),
                 *(f"{name or 'model'}: left as it is, since {reason}" for name, reason in self.left.items()),
                 f"parameters {sizes[0]:,} → {sizes[1]:,}, operations for a datum {counts[0]:,} → {counts[1]:,}, "
                 f"log-likelihood per datum {fits[0]:.4f} → {fits[1]:.4f}",
@@ -77,29 +83,36 @@ def prune(
     likelihood: Likelihood | None = None,
     prior: Prior | None = None,
     shots: int = 5,
+    lose: float | None = None,
 ) -> nn.Module:
     """A copy of a trained model with fewer parameters.
 
-    Of channels, layers become smaller; of weights, these become zero. One threshold is for all layers: what costs least for
-    each parameter goes first. What was removed and what changed is logged; `sb.surgery.pruned` gives it.
+    Of channels, layers become smaller; of weights, these become zero; of branches, nothing is left. One threshold is for all
+    layers: what costs least for each parameter goes first. What was removed and what changed is logged; `sb.surgery.pruned`
+    gives it.
 
     Args:
         model: Of plain layers, such as `sb.harden` gives.
         data: As for `sb.fit`, which trained it; some thousands are enough.
-        keep: The share of parameters to keep.
+        keep: The share of parameters to keep; of heads, the share of these.
         by: "surgeon" costs by Kronecker-factored curvature, with an update of all that is left in layers that lose columns or
             weights; "magnitude" by squares of weights, relative to their mean in each tensor, and leaves others as they are.
         units: "channels": features of linear layers and convolutions, with entries of norms and of other tensors that belong to
-            them, and all that reads them. "weights": single weights of linear maps.
+            them, and all that reads them. "weights": single weights of linear maps. "branches": whole modules around which
+            data flow, such as what residual sums add, and shortcuts. Their cost is what the log-likelihood falls by without
+            them: one pass over the data for each that is left, after each that goes; nothing makes up for them. "heads": of
+            nn.MultiheadAttention, which cannot have fewer of them, so that they are set to zero: this saves no time.
         likelihood: Of targets given outputs; `Categorical()` when None.
         prior: Whose precisions are part of the curvature, such as `result.prior`; a precision of 1 when None.
-        shots: In how many steps of equal size, each with the curvature of what is left.
+        shots: In how many steps of equal size, each with the curvature of what is left; branches go one by one.
+        lose: Of branches: the log-likelihood per datum falls by this many nats at most, all together, even if more parameters
+            are left than `keep` says; by anything when None.
 
     Raises:
         ValueError: If something cannot be pruned, or not as far, saying why.
         NotFiniteError: If data are not finite.
     """
-    found = pruned(model, data, keep, by=by, units=units, likelihood=likelihood, prior=prior, shots=shots)
+    found = pruned(model, data, keep, by=by, units=units, likelihood=likelihood, prior=prior, shots=shots, lose=lose)
     _log.info("%s", found)
     return found.model
 
@@ -115,9 +128,11 @@ def pruned(
     likelihood: Likelihood | None = None,
     prior: Prior | None = None,
     shots: int = 5,
+    lose: float | None = None,
 ) -> Pruned:
     """What `prune` gives, with a report."""
     _check(model, keep, by, units, shots)
+    _check_for_branches(units, by, prior, lose)
     weight = next(model.parameters())
     source = as_source(data, weight.device, precision=weight.dtype)
     likelihood = (likelihood if likelihood is not None else Categorical()).to(weight.device)
@@ -131,15 +146,26 @@ def pruned(
     setting = _Setting(source, likelihood, precisions, by)
     before, left = _size(model, units), dict[str, str]()
     targets = [int(before * (1 - (1 - keep) * shot / shots)) for shot in range(1, shots + 1)]
-    for target in targets:
-        if units == "weights":
-            _without_weights(smaller, target, setting)
-        elif count(smaller) > target:
-            left = _without_channels(smaller, target, targets[-1], setting, inputs)
+    if units == "heads":
+        every = sum(int(own.sum()) for own in heads(model).values())
+        for shot in range(1, shots + 1):
+            target = max(1, round(every * (1 - (1 - keep) * shot / shots)))
+            drop_heads(smaller, target, setting.quadratics if by == "surgeon" else None)
+        layers = _layers(model, smaller, units)
+    elif units == "branches":
+        fit = partial(_fit, data=source, likelihood=likelihood)
+        smaller, layers, left = drop_branches(smaller, inputs, targets[-1], lose, fit)
+    else:
+        for target in targets:
+            if units == "weights":
+                _without_weights(smaller, target, setting)
+            elif count(smaller) > target:
+                left = _without_channels(smaller, target, targets[-1], setting, inputs)
+        layers = _layers(model, smaller, units)
     return Pruned(
         smaller,
         units,
-        _layers(model, smaller, units),
+        layers,
         left,
         (before, _size(smaller, units)),
         (operations(model, (inputs,)), operations(smaller, (inputs,))),
@@ -152,8 +178,8 @@ def _check(model: nn.Module, keep: float, by: str, units: str, shots: int) -> No
         raise ValueError(f"keep must be a share of the parameters, above 0 and below 1; got {keep}.")
     if by not in ("surgeon", "magnitude"):
         raise ValueError(f"by must be 'surgeon' or 'magnitude', got {by!r}.")
-    if units not in ("channels", "weights"):
-        raise ValueError(f"units must be 'channels' or 'weights', got {units!r}.")
+    if units not in ("channels", "weights", "branches", "heads"):
+        raise ValueError(f"units must be 'channels', 'weights', 'branches' or 'heads', got {units!r}.")
     if shots < 1:
         raise ValueError(f"shots must be at least 1, got {shots}.")
     if not any(True for _ in model.parameters()):
@@ -164,6 +190,19 @@ def _check(model: nn.Module, keep: float, by: str, units: str, shots: int) -> No
                 f"A model to be pruned must be made of plain layers; {name or 'the model'!r} is a {type(module).__name__}. "
                 "Harden it first: sb.prune(sb.harden(model, example), ...)."
             )
+
+
+def _check_for_branches(units: str, by: str, prior: Prior | None, lose: float | None) -> None:
+    """What is for branches alone, and what is not for them."""
+    if units != "branches" and lose is not None:
+        raise ValueError(f"lose is for units='branches', whose cost is exact; got units={units!r}. Leave it out.")
+    if lose is not None and not lose >= 0:
+        raise ValueError(f"lose must be nats of log-likelihood per datum, at least 0; got {lose}.")
+    if units == "branches" and (by != "surgeon" or prior is not None):
+        raise ValueError(
+            "Branches are costed by the log-likelihood without them, and by no magnitude or prior; got "
+            f"{'a prior' if prior is not None else f'by={by!r}'}. Leave it out."
+        )
 
 
 @dataclass(frozen=True)
@@ -373,8 +412,8 @@ def _dense_sites(model: nn.Module) -> dict[str, tuple[int, int, int]]:
 
 
 def _size(model: nn.Module, units: str) -> int:
-    """Parameters, without weights that are zero where these are pruned."""
-    return count(model) - (sum(zeros for _, zeros in _zeros(model).values()) if units == "weights" else 0)
+    """Parameters, without weights that are zero where these are what pruning makes."""
+    return count(model) - (sum(zeros for _, zeros in _zeros(model).values()) if units in ("weights", "heads") else 0)
 
 
 def _zeros(model: nn.Module) -> dict[str, tuple[int, int]]:
@@ -387,6 +426,9 @@ def _layers(model: nn.Module, smaller: nn.Module, units: str) -> dict[str, tuple
     if units == "weights":
         pairs = zip(_zeros(model).items(), _zeros(smaller).values(), strict=True)
         return {name: (size - zeros, size - more) for (name, (size, zeros)), (_, more) in pairs}
+    if units == "heads":
+        after = heads(smaller)
+        return {name: (int(own.sum()), int(after[name].sum())) for name, own in heads(model).items()}
     sizes = {
         name: (len(cast(Tensor, module.weight)), len(cast(Tensor, smaller.get_submodule(name).weight)))
         for name, module in model.named_modules()
