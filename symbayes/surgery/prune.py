@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from symbayes.curvature.blocks import KroneckerBlock
 from symbayes.curvature.evaluate import evaluating, log_likelihood, naming_types, without_autocast
 from symbayes.curvature.rule import ExactFisher, MonteCarloFisher
-from symbayes.data.source import Data, DataSource, as_source, check_finite
+from symbayes.data.source import Data, DataSource, check_finite, source_for
 from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout
@@ -119,7 +119,7 @@ def pruned(
     """What `prune` gives, with a report."""
     _check(model, keep, by, units, shots)
     weight = next(model.parameters())
-    source = as_source(data, weight.device, precision=weight.dtype)
+    source = source_for(model, data)
     likelihood = (likelihood if likelihood is not None else Categorical()).to(weight.device)
     if prior is not None:
         prior.check(model)
