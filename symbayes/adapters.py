@@ -236,8 +236,7 @@ class InnerMap:
 def maps_inside(module: nn.Module) -> Iterator[InnerMap]:
     """The linear maps of a module that are its own, and not those of its children."""
     if _shows_attention(module):
-        yield InnerMap("in_proj", LinearRows(), "in_proj_weight", "in_proj_bias", "in_proj")
-        yield InnerMap("out_proj", LinearRows(), "out_proj.weight", "out_proj.bias", "out_proj")
+        yield from _attention_maps(cast(nn.MultiheadAttention, module))
     elif _shows_recurrence(module):
         for part in (f"{kind}_{run}" for run in _runs(cast(nn.RNNBase, module)) for kind in ("ih", "hh")):
             yield InnerMap(part, LinearRows(), f"weight_{part}", f"bias_{part}", part)
@@ -333,11 +332,41 @@ def mixes_data(model: nn.Module) -> bool:
 
 def _shows_attention(module: nn.Module) -> bool:
     """Whether `attention_forward` does what a module does."""
-    return torch_layer(module) is nn.MultiheadAttention and cast(nn.MultiheadAttention, module)._qkv_same_embed_dim
+    return torch_layer(module) is nn.MultiheadAttention
+
+
+def _attention_maps(module: nn.MultiheadAttention) -> Iterator[InnerMap]:
+    """Its projections; where queries, keys and values have weights of their own, their common bias is a map for itself."""
+    if module._qkv_same_embed_dim:
+        yield InnerMap("in_proj", LinearRows(), "in_proj_weight", "in_proj_bias", "in_proj")
+    else:
+        yield from (InnerMap(f"{part}_proj", LinearRows(), f"{part}_proj_weight", "", f"{part}_proj") for part in "qkv")
+        yield InnerMap("in_proj", LinearRows(), "", "in_proj_bias", "in_proj")
+    yield InnerMap("out_proj", LinearRows(), "out_proj.weight", "out_proj.bias", "out_proj")
 
 
 def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """A forward pass for self-attention equal to the module's own that shows its two projections."""
+    """A forward pass for attention equal to the module's own that shows its projections."""
+
+    def project(*given: Tensor) -> Sequence[Tensor]:
+        """Queries, keys and values [n, length, width] by one matrix: it sees all sequences, and a third of each is used."""
+        distinct = list({id(each): each for each in given}.values())
+        sequences = torch.cat(distinct, 1) if len(distinct) > 1 else distinct[0]
+        packed = show("in_proj", sequences, functional.linear(sequences, module.in_proj_weight, module.in_proj_bias))
+        pieces = dict(zip(map(id, distinct), packed.split([each.shape[1] for each in distinct], 1), strict=True))
+        return [pieces[id(each)].chunk(3, -1)[third] for third, each in enumerate(given)]
+
+    def project_apart(*given: Tensor) -> Sequence[Tensor]:
+        """The same by a matrix for each; a bias of all is the same at all positions, which is one row."""
+        found = [
+            show(f"{part}_proj", each, functional.linear(each, getattr(module, f"{part}_proj_weight")))
+            for part, each in zip("qkv", given, strict=True)
+        ]
+        if module.in_proj_bias is None:
+            return found
+        n = len(given[0])
+        biases = show("in_proj", given[0].new_ones(n, 1, 1), module.in_proj_bias.repeat(n, 1, 1)).chunk(3, -1)
+        return [each + bias for each, bias in zip(found, biases, strict=True)]
 
     def forward(
         query: Tensor,
@@ -349,23 +378,35 @@ def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> C
         average_attn_weights: bool = True,
         is_causal: bool = False,  # a hint; the mask itself is in attn_mask
     ) -> tuple[Tensor, Tensor | None]:
-        if not (query is key and key is value) or module.bias_k is not None or module.add_zero_attn or query.ndim != 3:
+        if query.ndim != 3:
             raise RuntimeError(
-                f"Attention {name!r} must be self-attention on a batch, called with one tensor as query, key and value, and "
-                "without bias_k or add_zero_attn, so that its curvature can be captured. Build others from nn.Linear layers."
+                f"Attention {name!r} must see a batch of sequences, with three axes, so that its curvature can be captured; "
+                f"got a query of shape {tuple(query.shape)}."
             )
-        inputs = query if module.batch_first else query.transpose(0, 1)
-        n, length, width = inputs.shape
-        packed = show("in_proj", inputs, functional.linear(inputs, module.in_proj_weight, module.in_proj_bias))
-        heads = packed.view(n, length, 3, module.num_heads, -1).permute(2, 0, 3, 1, 4)  # [3, n, heads, length, d]
-        scores = heads[0] @ heads[1].transpose(-1, -2) / heads.shape[-1] ** 0.5
+        given = (query, key, value)
+        if not module.batch_first:
+            turned = {id(each): each.transpose(0, 1) for each in given}
+            given = (turned[id(query)], turned[id(key)], turned[id(value)])
+        queries, keys, values = (project if module._qkv_same_embed_dim else project_apart)(*given)
+        n, length, width = queries.shape
+        added = [(module.bias_k, module.bias_v)] if module.bias_k is not None and module.bias_v is not None else []
+        if module.add_zero_attn:
+            added.append((keys.new_zeros(1, 1, width),) * 2)
+        for more_key, more_value in added:
+            keys, values = (
+                torch.cat([keys, more_key.expand(n, -1, -1)], 1),
+                torch.cat([values, more_value.expand(n, -1, -1)], 1),
+            )
+        q, k, v = (each.unflatten(-1, (module.num_heads, -1)).transpose(1, 2) for each in (queries, keys, values))
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5  # [n, heads, length, keys]
         if attn_mask is not None:
             per_head = module.num_heads if attn_mask.ndim == 3 else 1
-            scores = scores + _additive(attn_mask, scores).reshape(-1, per_head, length, length)
+            mask = functional.pad(_additive(attn_mask, scores), (0, len(added)))
+            scores = scores + mask.reshape(-1, per_head, length, keys.shape[1])
         if key_padding_mask is not None:
-            scores = scores + _additive(key_padding_mask, scores)[:, None, None, :]
+            scores = scores + functional.pad(_additive(key_padding_mask, scores), (0, len(added)))[:, None, None, :]
         weights = scores.softmax(-1)
-        mixed = (weights @ heads[2]).transpose(1, 2).reshape(n, length, width)
+        mixed = (weights @ v).transpose(1, 2).reshape(n, length, width)
         outputs = show("out_proj", mixed, functional.linear(mixed, module.out_proj.weight, module.out_proj.bias))
         shown = weights.mean(1) if average_attn_weights else weights
         outputs = outputs if module.batch_first else outputs.transpose(0, 1)
