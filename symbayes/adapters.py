@@ -1,10 +1,10 @@
 """Torch's layers as rows: the one file that knows the layers of others.
 
-`nn.Linear`, `nn.Conv1d/2d/3d` and `nn.Embedding` have dense or one-hot rows, norm layers diagonal ones. `nn.RNN`, `nn.GRU`,
-`nn.LSTM` and `nn.MultiheadAttention` compute their products without calling a module, so while curvature is captured their
-forward pass is replaced by an equal one that shows them. A subclass counts as its base only while it computes the same.
-Whatever is not listed here has no rows, and its tensors are free parameters (`Layout.free`). All of it is compared with torch's
-own gradient before it is used (`curvature/check.py`).
+`nn.Linear`, `nn.Conv1d/2d/3d`, `nn.ConvTranspose1d/2d/3d` and `nn.Embedding` have dense or one-hot rows, norm layers diagonal
+ones. `nn.RNN`, `nn.GRU`, `nn.LSTM` and `nn.MultiheadAttention` compute their products without calling a module, so while
+curvature is captured their forward pass is replaced by an equal one that shows them. A subclass counts as its base only while
+it computes the same. Whatever is not listed here has no rows, and its tensors are free parameters (`Layout.free`). All of it is
+compared with torch's own gradient before it is used (`curvature/check.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -131,6 +131,40 @@ class ConvRows(RowForm):
         return functional.pad(inputs, sides, mode="constant" if conv.padding_mode == "zeros" else conv.padding_mode)
 
 
+class TransposedConvRows(RowForm):
+    """The weight of an nn.ConvTranspose1d/2d/3d: every cell of the input is a row, and gives a patch of the output.
+
+    Patches overlap, so what its bias sees has another form, `ChannelRows`.
+    """
+
+    transposed = True
+
+    def __init__(self, module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d) -> None:
+        self.module = module
+
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
+        return channel_rows(inputs, self.module.groups)
+
+    def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
+        conv = self.module
+        padded = pad(outputs, cast(tuple[int, ...], conv.padding), "zeros")
+        return patch_rows(padded, conv.kernel_size, conv.stride, conv.groups, conv.dilation)
+
+    def matrices(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        blocks = self.module.groups
+        return blocks, shape[0] // blocks, prod(shape[1:])
+
+
+class ChannelRows(RowForm):
+    """A bias for every channel of a map [n, c, *grid]: every cell of what it sees and gives is a row."""
+
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s 1 d_in"]:
+        return channel_rows(inputs, 1)
+
+    def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s 1 d_out"]:
+        return channel_rows(outputs, 1)
+
+
 class EmbeddingRows(RowForm):
     """nn.Embedding: input rows are one-hot, so their second moment is diagonal; the weight is stored [d_in, d_out]."""
 
@@ -172,7 +206,8 @@ class NormRows(RowForm):
 #: The layers that are known, and the methods by which a subclass may compute something else.
 _KNOWN = (
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d,
-    nn.InstanceNorm2d, nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.MultiheadAttention, nn.RNN, nn.GRU, nn.LSTM,
+    nn.InstanceNorm2d, nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.MultiheadAttention, nn.RNN, nn.GRU,
+    nn.LSTM, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
 )  # fmt: skip
 _METHODS = ("forward", "__call__", "_call_impl", "_conv_forward", "_apply_instance_norm", "_handle_no_batch_input")
 
@@ -199,6 +234,11 @@ def row_form(module: nn.Module) -> RowForm | None:
             return LinearRows()
         case nn.Conv1d() | nn.Conv2d() | nn.Conv3d():
             return ConvRows(module)
+        # A kernel with gaps wider than its stride may leave cells behind the last patch, which would be taken for one more.
+        case nn.ConvTranspose1d() | nn.ConvTranspose2d() | nn.ConvTranspose3d() if all(
+            gap <= step for gap, step in zip(module.dilation, module.stride, strict=True)
+        ):
+            return TransposedConvRows(module)
         case nn.Embedding(max_norm=None, scale_grad_by_freq=False):
             return EmbeddingRows(module)
         case nn.BatchNorm1d() | nn.BatchNorm2d() | nn.BatchNorm3d() if module.track_running_stats:
@@ -214,6 +254,9 @@ def row_form(module: nn.Module) -> RowForm | None:
             return NormRows(normalise, (module.num_channels,), channels_first=True)
         case nn.LayerNorm():
             normalise = partial(functional.layer_norm, normalized_shape=module.normalized_shape, eps=module.eps)
+            return NormRows(normalise, tuple(module.normalized_shape), channels_first=False)
+        case nn.RMSNorm():
+            normalise = partial(functional.rms_norm, normalized_shape=list(module.normalized_shape), eps=module.eps)
             return NormRows(normalise, tuple(module.normalized_shape), channels_first=False)
         case _:
             return None
@@ -240,7 +283,10 @@ def maps_inside(module: nn.Module) -> Iterator[InnerMap]:
     elif _shows_recurrence(module):
         for part in (f"{kind}_{run}" for run in _runs(cast(nn.RNNBase, module)) for kind in ("ih", "hh")):
             yield InnerMap(part, LinearRows(), f"weight_{part}", f"bias_{part}", part)
-    elif (form := row_form(module)) is not None:
+    elif isinstance(form := row_form(module), TransposedConvRows):
+        yield InnerMap("", form, "weight", "")
+        yield InnerMap("bias", ChannelRows(), "", "bias")
+    elif form is not None:
         yield InnerMap("", form, "weight", "bias")
     if isinstance(module, Shaped):
         yield from (InnerMap(tensor, form, tensor, "") for tensor, form in module.shape_rows().items())

@@ -157,6 +157,17 @@ MODELS = {
         ),
         (4, 3, 3),
     ),
+    "transposed conv 2-d, wide gaps": (
+        lambda: sequential(nn.ConvTranspose2d(2, 3, 2, dilation=2, output_padding=1), nn.Tanh()),
+        (2, 3, 3),
+    ),
+    "transposed conv 2-d, a size that is given": (
+        lambda: Do(
+            lambda s, x: s.parts[1](s.parts[0](x, output_size=(6, 5)).tanh().flatten(1)),
+            [nn.ConvTranspose2d(2, 3, 3, stride=2, padding=1), head(90)],
+        ),
+        (2, 3, 3),
+    ),
     "transposed conv 3-d": (lambda: sequential(nn.ConvTranspose3d(1, 2, 2, bias=False), nn.Tanh()), (1, 2, 2, 2)),
     "root mean squares": (lambda: sequential(nn.Linear(3, 4), nn.RMSNorm(4), nn.Tanh()), (2, 3)),
     "weight norm": (lambda: sequential(parametrizations.weight_norm(nn.Conv1d(2, 3, 3)), nn.Tanh()), (2, 5)),
@@ -652,6 +663,24 @@ def test_kronecker_factors_of_what_attention_sees_once_are_exact(generator):
     for tensor in (f"parts.0.{each}" for each in once):
         assert wanted[tensor, tensor].norm() > 0
         assert_close(found[tensor].dense(), wanted[tensor, tensor], msg=lambda text, tensor=tensor: f"{tensor}: {text}")
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.ConvTranspose1d(4, 6, 3, groups=2), nn.ConvTranspose2d(2, 3, 2, stride=2), nn.ConvTranspose3d(2, 1, 2)],
+    ids=str,
+)
+def test_kronecker_factors_of_transposed_convolutions_of_a_cell_are_exact(layer, generator):
+    """Of a single datum and one cell H is a product, for each group of channels."""
+    inputs = torch.randn(1, layer.in_channels, *(1,) * len(layer.kernel_size), generator=generator, dtype=torch.float64)
+    model = nn.Sequential(layer, nn.Flatten()).double()
+    outputs = model(inputs)
+    data = TensorSource(inputs, torch.zeros_like(outputs).detach(), CPU)
+    found = Kfac().curvature(model, data, Gaussian(1.0).double()).blocks
+    wanted = dense_ggn(model, inputs, lambda outputs: torch.eye(len(outputs), dtype=torch.float64))
+    assert isinstance(found["0.weight"], KroneckerBlock)
+    for tensor, block in found.items():
+        assert_close(block.dense(), wanted[tensor, tensor], msg=lambda text, tensor=tensor: f"{tensor}: {text}")
 
 
 def test_maps_of_one_module_share_what_it_saw_and_gave(generator):
