@@ -27,6 +27,7 @@ from symbayes.layers.factored import FactoredPath
 from symbayes.layers.group_conv import GroupConvPath, GroupPool
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
+from symbayes.likelihoods.positions import AtPositions
 from symbayes.models import AllConv
 from symbayes.surgery.calls import CONVOLUTIONS, Shapes, count, difference, observe, operations, outputs_of, replace, shapes_of
 from symbayes.surgery.relax import OnGrid
@@ -74,8 +75,8 @@ def _without(removed: Sequence[str]) -> str:
 def harden(model: nn.Module, example: Any, *, off: float = 1e-3) -> nn.Module:
     """A copy of a model with plain layers of torch in place of relaxed ones, without paths that change next to nothing.
 
-    It has nothing of this library: it can be saved, loaded, compiled and exported as any other. What was removed and what
-    changed is logged; `sb.surgery.hardened` gives it.
+    It has nothing of this library: it can be saved, loaded, compiled and exported as any other. Of a model in `AtPositions` it
+    is the network, which gives [n, c, *grid]. What was removed and what changed is logged; `sb.surgery.hardened` gives it.
 
     Args:
         model: With relaxed layers, such as `result.model`.
@@ -98,6 +99,7 @@ def hardened(model: nn.Module, example: Any, *, off: float = 1e-3) -> Hardened:
     if not 0 <= off < 1:
         raise ValueError(f"off must be a share of the variance of outputs, at least 0 and below 1; got {off}.")
     inputs = example if isinstance(example, tuple) else (example,)
+    model = model.network if isinstance(model, AtPositions) else model
     plain = deepcopy(model)
     relaxed = {name: module for name, module in plain.named_modules() if isinstance(module, RelaxedLayer)}
     if not relaxed:
@@ -119,8 +121,9 @@ def hardened(model: nn.Module, example: Any, *, off: float = 1e-3) -> Hardened:
     for name, module in plain.named_modules():
         if type(module).__module__.partition(".")[0] == "symbayes":
             raise ValueError(
-                f"A hardened model must be made of plain layers; {name or 'the model'!r} is a {type(module).__name__}. For an "
-                "OrbitAverage, harden its network, and train with result.augmentation()."
+                f"A hardened model must be made of plain layers; {name or 'the model'!r} is a {type(module).__name__}. Of an "
+                "OrbitAverage, harden its network, and train with result.augmentation(); of sb.Packed, its network, with a "
+                "tuple of inputs for example."
             )
     given = outputs_of(plain, inputs)
     wrong = difference(given.double(), left, least=1.0)
