@@ -620,6 +620,54 @@ def test_settings_that_name_nothing_are_refused():
         Kfac(diagonal=("nope.*",)).curvature(nn.Linear(3, 2), data, Categorical())
 
 
+LEARNED = [
+    "attention to another sequence",
+    "attention of several widths",
+    "attention with learned keys and zeros",
+    "attention by a function",
+    "decoder layer",
+    "transformer",
+    "transposed conv 1-d",
+    "transposed conv 2-d, groups and strides",
+    "transposed conv 3-d",
+    "root mean squares",
+    "weight norm",
+    "spectral norm",
+    "low rank beside a layer that is frozen",
+    "the same by layers",
+    "gated",
+    "long short-term memory",
+    "embedding and head tied",
+]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of weight norms, datum by datum
+@pytest.mark.parametrize("name", LEARNED)
+def test_networks_of_users_learn_and_predict(name, generator):
+    model, inputs = build(name, generator)
+    targets = torch.arange(len(inputs)) % 3
+    result = sb.fit(model, (inputs, targets), epochs=2, progress=False)
+    assert result.log_evidence < 0
+    assert result.predict(inputs).mean.isfinite().all()
+
+
+CELLS = {
+    "cell": ([nn.GRUCell(4, 3), head(3)], lambda s, x: s.parts[1](s.parts[0](x[:, 0]))),
+    "projected": (
+        [nn.LSTM(4, 3, proj_size=2, batch_first=True), head(2)],
+        lambda s, x: s.parts[1](s.parts[0](x)[0][:, -1]),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("name", CELLS)
+def test_recurrence_that_torch_cannot_differentiate_datum_by_datum_is_refused_by_name(name):
+    parts, forward = CELLS[name]
+    with pytest.raises(RuntimeError, match=r"Parameters \['parts\.0\.bias_hh.* belong to no layer.*Freeze them"):
+        sb.fit(Do(forward, parts), (torch.randn(8, 3, 4), torch.arange(8) % 3), epochs=2, progress=False)
+
+
 def test_attention_on_a_single_sequence_is_refused_by_name():
     model = Do(lambda s, x: torch.stack([s.parts[0](each, each, each)[0][0] for each in x]), [nn.MultiheadAttention(4, 2)])
     with pytest.raises(RuntimeError, match=r"Attention 'parts.0' must see a batch.*got a query of shape \(3, 4\)"):
