@@ -1,10 +1,10 @@
 """Torch's layers as rows: the one file that knows the layers of others.
 
-`nn.Linear`, `nn.Conv1d/2d/3d` and `nn.Embedding` have dense or one-hot rows, norm layers diagonal ones. `nn.RNN`, `nn.GRU`,
-`nn.LSTM` and `nn.MultiheadAttention` compute their products without calling a module, so while curvature is captured their
-forward pass is replaced by an equal one that shows them. A subclass counts as its base only while it computes the same.
-Whatever is not listed here has no rows, and its tensors are free parameters (`Layout.free`). All of it is compared with torch's
-own gradient before it is used (`curvature/check.py`).
+`nn.Linear`, `nn.Conv1d/2d/3d`, `nn.ConvTranspose1d/2d/3d` and `nn.Embedding` have dense or one-hot rows, norm layers diagonal
+ones. `nn.RNN`, `nn.GRU`, `nn.LSTM` and `nn.MultiheadAttention` compute their products without calling a module, so while
+curvature is captured their forward pass is replaced by an equal one that shows them. A subclass counts as its base only while
+it computes the same. Whatever is not listed here has no rows, and its tensors are free parameters (`Layout.free`). All of it is
+compared with torch's own gradient before it is used (`curvature/check.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from symbayes.forwards import CELLS, Show, attention_forward, recurrent_forward, runs_of
 from symbayes.layers.conv import CONVOLUTIONS, added_cells, channel_rows, pad, patch_rows
 from symbayes.layers.path import RowForm, Shaped
-
-#: Called with the name of a part of a module, its input and its output; gives the output to go on with.
-Show = Callable[[str, Tensor, Tensor], Tensor]
-
 
 #: Norms that are fused, and their arguments in order.
 _LAYER = ("input", "normalized_shape", "weight", "bias", "eps")
@@ -131,6 +128,40 @@ class ConvRows(RowForm):
         return functional.pad(inputs, sides, mode="constant" if conv.padding_mode == "zeros" else conv.padding_mode)
 
 
+class TransposedConvRows(RowForm):
+    """The weight of an nn.ConvTranspose1d/2d/3d: every cell of the input is a row, and gives a patch of the output.
+
+    Patches overlap, so what its bias sees has another form, `ChannelRows`.
+    """
+
+    transposed = True
+
+    def __init__(self, module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d) -> None:
+        self.module = module
+
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
+        return channel_rows(inputs, self.module.groups)
+
+    def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
+        conv = self.module
+        padded = pad(outputs, cast(tuple[int, ...], conv.padding), "zeros")
+        return patch_rows(padded, conv.kernel_size, conv.stride, conv.groups, conv.dilation)
+
+    def matrices(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        blocks = self.module.groups
+        return blocks, shape[0] // blocks, prod(shape[1:])
+
+
+class ChannelRows(RowForm):
+    """A bias for every channel of a map [n, c, *grid]: every cell of what it sees and gives is a row."""
+
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s 1 d_in"]:
+        return channel_rows(inputs, 1)
+
+    def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s 1 d_out"]:
+        return channel_rows(outputs, 1)
+
+
 class EmbeddingRows(RowForm):
     """nn.Embedding: input rows are one-hot, so their second moment is diagonal; the weight is stored [d_in, d_out]."""
 
@@ -172,7 +203,8 @@ class NormRows(RowForm):
 #: The layers that are known, and the methods by which a subclass may compute something else.
 _KNOWN = (
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d,
-    nn.InstanceNorm2d, nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.MultiheadAttention, nn.RNN, nn.GRU, nn.LSTM,
+    nn.InstanceNorm2d, nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.MultiheadAttention, nn.RNN, nn.GRU,
+    nn.LSTM, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
 )  # fmt: skip
 _METHODS = ("forward", "__call__", "_call_impl", "_conv_forward", "_apply_instance_norm", "_handle_no_batch_input")
 
@@ -199,6 +231,11 @@ def row_form(module: nn.Module) -> RowForm | None:
             return LinearRows()
         case nn.Conv1d() | nn.Conv2d() | nn.Conv3d():
             return ConvRows(module)
+        # A kernel with gaps wider than its stride may leave cells behind the last patch, which would be taken for one more.
+        case nn.ConvTranspose1d() | nn.ConvTranspose2d() | nn.ConvTranspose3d() if all(
+            gap <= step for gap, step in zip(module.dilation, module.stride, strict=True)
+        ):
+            return TransposedConvRows(module)
         case nn.Embedding(max_norm=None, scale_grad_by_freq=False):
             return EmbeddingRows(module)
         case nn.BatchNorm1d() | nn.BatchNorm2d() | nn.BatchNorm3d() if module.track_running_stats:
@@ -214,6 +251,9 @@ def row_form(module: nn.Module) -> RowForm | None:
             return NormRows(normalise, (module.num_channels,), channels_first=True)
         case nn.LayerNorm():
             normalise = partial(functional.layer_norm, normalized_shape=module.normalized_shape, eps=module.eps)
+            return NormRows(normalise, tuple(module.normalized_shape), channels_first=False)
+        case nn.RMSNorm():
+            normalise = partial(functional.rms_norm, normalized_shape=list(module.normalized_shape), eps=module.eps)
             return NormRows(normalise, tuple(module.normalized_shape), channels_first=False)
         case _:
             return None
@@ -236,12 +276,14 @@ class InnerMap:
 def maps_inside(module: nn.Module) -> Iterator[InnerMap]:
     """The linear maps of a module that are its own, and not those of its children."""
     if _shows_attention(module):
-        yield InnerMap("in_proj", LinearRows(), "in_proj_weight", "in_proj_bias", "in_proj")
-        yield InnerMap("out_proj", LinearRows(), "out_proj.weight", "out_proj.bias", "out_proj")
+        yield from _attention_maps(cast(nn.MultiheadAttention, module))
     elif _shows_recurrence(module):
-        for part in (f"{kind}_{run}" for run in _runs(cast(nn.RNNBase, module)) for kind in ("ih", "hh")):
+        for part in (f"{kind}_{run}" for run in runs_of(cast(nn.RNNBase, module)) for kind in ("ih", "hh")):
             yield InnerMap(part, LinearRows(), f"weight_{part}", f"bias_{part}", part)
-    elif (form := row_form(module)) is not None:
+    elif isinstance(form := row_form(module), TransposedConvRows):
+        yield InnerMap("", form, "weight", "")
+        yield InnerMap("bias", ChannelRows(), "", "bias")
+    elif form is not None:
         yield InnerMap("", form, "weight", "bias")
     if isinstance(module, Shaped):
         yield from (InnerMap(tensor, form, tensor, "") for tensor, form in module.shape_rows().items())
@@ -333,126 +375,22 @@ def mixes_data(model: nn.Module) -> bool:
 
 def _shows_attention(module: nn.Module) -> bool:
     """Whether `attention_forward` does what a module does."""
-    return torch_layer(module) is nn.MultiheadAttention and cast(nn.MultiheadAttention, module)._qkv_same_embed_dim
+    return torch_layer(module) is nn.MultiheadAttention
 
 
-def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """A forward pass for self-attention equal to the module's own that shows its two projections."""
-
-    def forward(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,  # a hint; the mask itself is in attn_mask
-    ) -> tuple[Tensor, Tensor | None]:
-        if not (query is key and key is value) or module.bias_k is not None or module.add_zero_attn or query.ndim != 3:
-            raise RuntimeError(
-                f"Attention {name!r} must be self-attention on a batch, called with one tensor as query, key and value, and "
-                "without bias_k or add_zero_attn, so that its curvature can be captured. Build others from nn.Linear layers."
-            )
-        inputs = query if module.batch_first else query.transpose(0, 1)
-        n, length, width = inputs.shape
-        packed = show("in_proj", inputs, functional.linear(inputs, module.in_proj_weight, module.in_proj_bias))
-        heads = packed.view(n, length, 3, module.num_heads, -1).permute(2, 0, 3, 1, 4)  # [3, n, heads, length, d]
-        scores = heads[0] @ heads[1].transpose(-1, -2) / heads.shape[-1] ** 0.5
-        if attn_mask is not None:
-            per_head = module.num_heads if attn_mask.ndim == 3 else 1
-            scores = scores + _additive(attn_mask, scores).reshape(-1, per_head, length, length)
-        if key_padding_mask is not None:
-            scores = scores + _additive(key_padding_mask, scores)[:, None, None, :]
-        weights = scores.softmax(-1)
-        mixed = (weights @ heads[2]).transpose(1, 2).reshape(n, length, width)
-        outputs = show("out_proj", mixed, functional.linear(mixed, module.out_proj.weight, module.out_proj.bias))
-        shown = weights.mean(1) if average_attn_weights else weights
-        outputs = outputs if module.batch_first else outputs.transpose(0, 1)
-        return outputs, shown if need_weights else None
-
-    return forward
+def _attention_maps(module: nn.MultiheadAttention) -> Iterator[InnerMap]:
+    """Its projections; where queries, keys and values have weights of their own, their common bias is a map for itself."""
+    if module._qkv_same_embed_dim:
+        yield InnerMap("in_proj", LinearRows(), "in_proj_weight", "in_proj_bias", "in_proj")
+    else:
+        yield from (InnerMap(f"{part}_proj", LinearRows(), f"{part}_proj_weight", "", f"{part}_proj") for part in "qkv")
+        yield InnerMap("in_proj", LinearRows(), "", "in_proj_bias", "in_proj")
+    yield InnerMap("out_proj", LinearRows(), "out_proj.weight", "out_proj.bias", "out_proj")
 
 
 def _shows_recurrence(module: nn.Module) -> bool:
     """Whether `recurrent_forward` does what a module does."""
-    return torch_layer(module) in _CELLS and not cast(nn.RNNBase, module).proj_size
-
-
-def _runs(module: nn.RNNBase) -> list[str]:
-    """The runs of a recurrent module over a sequence, as its tensors name them: layer by layer, both ways."""
-    ways = ("", "_reverse") if module.bidirectional else ("",)
-    return [f"l{layer}{way}" for layer in range(module.num_layers) for way in ways]
-
-
-#: From gates of the input and of the state, and the state: the next one, which begins with what is given out.
-_Cell = Callable[[nn.RNNBase, Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
-
-
-def _plain_cell(module: nn.RNNBase, seen: Tensor, kept: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return ((seen + kept).relu() if module.mode == "RNN_RELU" else (seen + kept).tanh(),)
-
-
-def _gru_cell(module: nn.RNNBase, seen: Tensor, kept: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    (reset, update, new), (of_reset, of_update, of_new) = seen.chunk(3, -1), kept.chunk(3, -1)
-    share = (update + of_update).sigmoid()
-    return ((1 - share) * (new + (reset + of_reset).sigmoid() * of_new).tanh() + share * state[0],)
-
-
-def _lstm_cell(module: nn.RNNBase, seen: Tensor, kept: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    add, forget, new, give = (seen + kept).chunk(4, -1)
-    cell = forget.sigmoid() * state[1] + add.sigmoid() * new.tanh()
-    return give.sigmoid() * cell.tanh(), cell
-
-
-_CELLS: dict[type[nn.Module] | None, _Cell] = {nn.RNN: _plain_cell, nn.GRU: _gru_cell, nn.LSTM: _lstm_cell}
-
-
-def recurrent_forward(module: nn.RNNBase, show: Show, name: str) -> Callable[..., Any]:
-    """A forward pass equal to a recurrent module's own, step by step, that shows its products: those of states at each step."""
-    cell, is_lstm = _CELLS[torch_layer(module)], isinstance(module, nn.LSTM)
-
-    def product(part: str, inputs: Tensor) -> Tensor:
-        bias = getattr(module, f"bias_{part}", None)
-        return show(part, inputs, functional.linear(inputs, getattr(module, f"weight_{part}"), bias))
-
-    def run(inputs: Tensor, name: str, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        order, steps = -1 if name.endswith("_reverse") else 1, []
-        for gates in product(f"ih_{name}", inputs).unbind(1)[::order]:
-            state = cell(module, gates, product(f"hh_{name}", state[0]), state)
-            steps.append(state[0])
-        return torch.stack(steps[::order], 1), state
-
-    def forward(input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
-        if not isinstance(input, Tensor) or input.ndim != 3:
-            got = f"shape {tuple(input.shape)}" if isinstance(input, Tensor) else f"a {type(input).__name__}"
-            raise RuntimeError(
-                f"Recurrent module {name!r} must see a batch of sequences [n, steps, features] of one length, so that its "
-                f"curvature can be captured; got {got}."
-            )
-        outputs = input if module.batch_first else input.transpose(0, 1)
-        runs = _runs(module)
-        zeros = outputs.new_zeros(len(runs), len(outputs), module.hidden_size)
-        first = (zeros, zeros) if hx is None else tuple(hx) if is_lstm else (hx,)
-        ways, last = 2 if module.bidirectional else 1, []
-        for layer in range(module.num_layers):
-            found = [
-                run(outputs, runs[index], tuple(each[index] for each in first))
-                for index in range(layer * ways, (layer + 1) * ways)
-            ]
-            outputs = torch.cat([steps for steps, _ in found], -1)
-            last += [state for _, state in found]
-        ends = tuple(torch.stack(each) for each in zip(*last, strict=True))
-        return outputs if module.batch_first else outputs.transpose(0, 1), ends if is_lstm else ends[0]
-
-    return forward
-
-
-def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask as numbers to add to scores: torch's boolean masks are true where attention is forbidden."""
-    if mask.dtype != torch.bool:
-        return mask.to(like.dtype)
-    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))
+    return torch_layer(module) in CELLS and not cast(nn.RNNBase, module).proj_size
 
 
 def _positions(features: Tensor) -> Float[Tensor, "n s d"]:

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from symbayes.curvature.evaluate import evaluating, naming_types
-from symbayes.data.source import Data, Numbers, as_source, as_tensor, check_finite
+from symbayes.data.numbers import Numbers, as_tensor
+from symbayes.data.source import Data, check_finite, source_for
 from symbayes.groups.group import Group
 from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
@@ -198,11 +199,11 @@ def equivariance(
             f"{'no posterior' if posterior is None else 'a posterior'} and draws={draws}."
         )
     weight = next(model.parameters(), None)
-    device, precision = (torch.device("cpu"), None) if weight is None else (weight.device, weight.dtype)
+    device = torch.device("cpu") if weight is None else weight.device
     if isinstance(data, Numbers):
-        inputs = as_tensor(data, precision)
+        inputs = as_tensor(data)
         data = (inputs, torch.zeros(len(inputs)))
-    source = as_source(data, device, precision=precision)
+    source = source_for(model, data)
     read: Callable[[], Iterator[Tensor]] = lambda: (_checked(x, weight) for x, _ in source.batches(batch_size))  # noqa: E731
     with _evaluated(model, device):
         first = next(read())

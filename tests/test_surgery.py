@@ -538,6 +538,28 @@ def test_what_cannot_be_hardened_is_named(generator):
     inside = nn.Sequential(layer, nn.Flatten(), DensePath((32,), (3,)))
     with pytest.raises(ValueError, match=r"'2' is a DensePath, which has no plain form. Harden the parts"):
         sb.harden(inside, torch.randn(2, 1, 4, 4, generator=generator))
+    parts = (torch.randn(3, 1, 4, 4, generator=generator), torch.randn(3, 1, 4, 4, generator=generator))
+    several = sb.Packed(Sum(layer), parts)
+    with pytest.raises(ValueError, match=r"'the model' is a Packed, .*of sb.Packed its network, with a tuple of inputs"):
+        sb.harden(several, several.pack(parts))
+    assert_close(sb.harden(several.network, parts)(*parts), several(several.pack(parts)))
+
+
+class Sum(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, first, second):
+        return self.layer(first + second).flatten(1)
+
+
+def test_what_is_at_positions_gives_its_grid_again(generator):
+    inputs = torch.randn(5, 1, 4, 4, generator=generator)
+    relaxed = used(sb.relax(sb.AtPositions(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1))), inputs))
+    plain = sb.harden(relaxed, inputs, off=0.0)
+    assert plain(inputs).shape == (5, 2, 4, 4)
+    assert_close(plain(inputs).movedim(1, -1).flatten(1), relaxed(inputs), rtol=1e-4, atol=1e-5)
 
 
 def test_a_hardened_model_is_exported_and_loaded_without_the_library(generator, tmp_path):

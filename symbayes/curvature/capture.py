@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from types import TracebackType
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -360,7 +361,7 @@ class Capture:
                 found.add(name)
         return found
 
-    def _expand(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+    def _expand(self, name: str, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """What is the same for all data, once for each of them."""
         if name not in self._fixed or not self._recording or not inputs:
             return None
@@ -375,7 +376,7 @@ class Capture:
         self._expanded.add(name)
         return first, *others
 
-    def _hook(self, name: str, _: nn.Module, inputs: tuple[Tensor, ...], by_name: dict[str, Tensor], outputs: Tensor) -> Tensor:
+    def _hook(self, name: str, _: nn.Module, inputs: tuple[Any, ...], by_name: dict[str, Any], outputs: Tensor) -> Tensor:
         return self._record(name, first_of(inputs, by_name), outputs)
 
     def _show(self, name: str, part: str, inputs: Tensor, outputs: Tensor) -> Tensor:
@@ -428,6 +429,7 @@ def _side_by_side(calls: Sequence[Tensor], axis: int) -> Tensor:
     return calls[0] if len(calls) == 1 else torch.stack(list(calls), axis + 1).flatten(axis, axis + 1)
 
 
-def first_of(inputs: tuple[Tensor, ...], by_name: dict[str, Tensor]) -> Tensor:
+def first_of(inputs: tuple[Any, ...], by_name: dict[str, Any]) -> Tensor:
     """What a module was called with, by position or by name."""
-    return inputs[0] if inputs else next(iter(by_name.values()))
+    found: Tensor = inputs[0] if inputs else next(iter(by_name.values()))
+    return found

@@ -1,36 +1,43 @@
 """Several inputs of a datum as one tensor: a dictionary of tensors, as tokenizers give it, or a tuple of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from symbayes.data.numbers import Numbers, as_tensor
 
 #: What a network takes beside a single tensor.
-Inputs = Mapping[str, Tensor] | tuple[Tensor, ...]
+Inputs = Mapping[str, Numbers] | Sequence[Numbers]
 
 
 class Packed(nn.Module):
-    """A network of several inputs, for data in which these lie side by side, [n, numbers].
+    """A network of several inputs, which `fit`, `predict` and all others are given as they are: they lay them side by side.
 
-    `pack` makes such data: `sb.fit(model, (model.pack(inputs), targets))`, `result.predict(model.pack(others))`.
+    `sb.fit(model, data)` takes a Dataset or a DataLoader whose data are dictionaries with targets among them, tuples with
+    targets last, or pairs (inputs, targets); or all data as one of these. The model itself is called with inputs that lie side
+    by side, [n, numbers], as `pack` gives them.
 
     Args:
         network: Called with inputs by name where they are a dictionary, else in their order. Of what it gives, `logits` are
             taken where it has them, as networks of transformers do.
-        example: Inputs of some data, for their names, shapes and types.
+        example: Inputs of some data, for their names, shapes and types; or a Dataset or DataLoader, whose first is looked at.
+        targets: The name of targets where data are dictionaries.
     """
 
-    def __init__(self, network: nn.Module, example: Inputs) -> None:
+    def __init__(self, network: nn.Module, example: Any, targets: str = "labels") -> None:
         super().__init__()
-        self.network = network
-        self.names = tuple(example) if isinstance(example, Mapping) else None
-        parts = self._parts(example)
+        self.network, self.targets = network, targets
+        inputs = self._example(example)
+        self.names = tuple(inputs) if isinstance(inputs, Mapping) else None
+        parts = self._parts(inputs)
         self.shapes = tuple(tuple(part.shape[1:]) for part in parts)
         self.types = tuple(part.dtype for part in parts)
 
-    def pack(self, inputs: Inputs) -> Tensor:
+    def pack(self, inputs: Any) -> Tensor:
         """Inputs as one tensor, in the precision of the weights.
 
         Raises:
@@ -40,7 +47,10 @@ class Packed(nn.Module):
         found = [(tuple(part.shape[1:]), part.is_floating_point()) for part in parts]
         if found != [(shape, dtype.is_floating_point) for shape, dtype in zip(self.shapes, self.types, strict=True)]:
             got = [(tuple(part.shape), part.dtype) for part in parts]
-            raise ValueError(f"Inputs must be as in the example, {list(zip(self.shapes, self.types, strict=True))}; got {got}.")
+            raise ValueError(
+                f"Inputs must be as in the example, {list(zip(self.shapes, self.types, strict=True))}; got {got}. Pad what "
+                "differs in length, such as by padding='max_length' of a tokenizer."
+            )
         packed = torch.cat([part.to(weight).reshape(len(part), -1) for part in parts], 1)
         for part, again in zip(parts, self._unpack(packed), strict=True):
             if not part.is_floating_point() and not torch.equal(again, part.to(again.device)):
@@ -56,6 +66,48 @@ class Packed(nn.Module):
         found: Tensor = getattr(given, "logits", given)
         return found
 
+    def takes(self, inputs: Any) -> bool:
+        """Whether these are inputs alone, as in the example: by their names, or by how many they are."""
+        if isinstance(inputs, Mapping):
+            return self.names is not None and self.targets not in inputs
+        return self.names is None and _are_numbers(inputs) and len(inputs) == len(self.shapes)
+
+    def split(self, data: Any) -> tuple[Any, Any]:
+        """Inputs and targets, of a batch or of all data.
+
+        Raises:
+            TypeError: If they are laid out in no way that is known.
+            ValueError: If a dictionary has no targets.
+        """
+        if isinstance(data, Mapping):
+            if self.targets not in data:
+                raise ValueError(
+                    f"Data of dictionaries must have their targets as {self.targets!r}; got {', '.join(map(str, data))}. Name "
+                    "them by sb.Packed(network, example, targets=...), or give a pair (inputs, targets)."
+                )
+            return {name: part for name, part in data.items() if name != self.targets}, data[self.targets]
+        if _is_pair(data):
+            return data[0], data[1]
+        if self.names is None and _are_numbers(data) and len(data) == len(self.shapes) + 1:
+            return tuple(data[:-1]), data[-1]
+        wanted = f"dictionaries with {self.targets!r}" if self.names is not None else "tuples with targets last"
+        many = f" of {len(data)}" if isinstance(data, tuple | list) else ""
+        raise TypeError(f"Data for this model must be {wanted}, or pairs (inputs, targets); got a {type(data).__name__}{many}.")
+
+    def _example(self, example: Any) -> Any:
+        """Inputs of an example, or of the first of some data."""
+        whole = not isinstance(example, Mapping | tuple | list)
+        if whole:
+            example = _first(example)
+        if isinstance(example, Mapping):
+            return {name: part for name, part in example.items() if name != self.targets}
+        if not isinstance(example, tuple | list):
+            raise TypeError(
+                "An example must be a dictionary or a tuple of inputs, or data that are made of such; got a "
+                f"{type(example).__name__}. A network of a single input needs no sb.Packed."
+            )
+        return example[0] if _is_pair(example) else tuple(example[:-1] if whole else example)
+
     def _unpack(self, packed: Tensor) -> list[Tensor]:
         sizes = [prod(shape) for shape in self.shapes]
         if packed.ndim != 2 or packed.shape[1] != sum(sizes):
@@ -65,15 +117,43 @@ class Packed(nn.Module):
         parts = zip(packed.split(sizes, 1), self.shapes, self.types, strict=True)
         return [_typed(part.reshape(len(part), *shape), dtype) for part, shape, dtype in parts]
 
-    def _parts(self, inputs: Inputs) -> list[Tensor]:
+    def _parts(self, inputs: Any) -> list[Tensor]:
         """Tensors in the order of the example."""
         if self.names is None and not isinstance(inputs, Mapping):
-            return list(inputs)
+            return [as_tensor(part) for part in _checked(dict(enumerate(inputs))).values()]
         if self.names is not None and isinstance(inputs, Mapping) and set(inputs) == set(self.names):
-            return [inputs[name] for name in self.names]
+            return [as_tensor(part) for part in _checked({name: inputs[name] for name in self.names}).values()]
         wanted = "a tuple of tensors" if self.names is None else f"a dictionary of {', '.join(self.names)}"
         got = f"one of {', '.join(inputs)}" if isinstance(inputs, Mapping) else f"a {type(inputs).__name__}"
         raise ValueError(f"Inputs must be {wanted}, as in the example; got {got}.")
+
+
+def _first(data: Any) -> Any:
+    """A batch of the first datum."""
+    dataset = data.dataset if isinstance(data, DataLoader) else data
+    datum = next(iter(dataset)) if isinstance(dataset, IterableDataset) else dataset[0]
+    if not isinstance(data, DataLoader):
+        return default_collate([datum])
+    return data.collate_fn([datum] if data.batch_sampler is not None else datum)
+
+
+def _is_pair(data: Any) -> bool:
+    """Whether these are several inputs, and targets."""
+    return isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Mapping | tuple | list)
+
+
+def _are_numbers(parts: Any) -> bool:
+    return isinstance(parts, tuple | list) and all(isinstance(part, Numbers) for part in parts)
+
+
+def _checked(parts: Mapping[Any, Any]) -> Mapping[Any, Numbers]:
+    for name, part in parts.items():
+        if not isinstance(part, Numbers):
+            raise TypeError(
+                f"Inputs must be tensors or arrays; {name!r} is a {type(part).__name__}. Let a tokenizer give tensors, "
+                "return_tensors='pt', or a data set, with_format('torch'); and drop columns of text."
+            )
+    return parts
 
 
 def _typed(part: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,22 +1,30 @@
 """Data as batches: tensors, arrays, frames, a Dataset or a DataLoader, checked, counted, and never one datum alone."""
 
+import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
+from symbayes.data.numbers import Numbers, as_tensor
+from symbayes.data.packed import Inputs, Packed
 from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
 
 #: Inputs and targets.
 Batch = tuple[Tensor, Tensor]
+#: As many data of an IterableDataset are read, and as many bytes of them; and so many at a time.
+MOST_DATA, MOST_BYTES, _AT_ONCE = 2**20, 2**32, 256
+
+_log = logging.getLogger("symbayes")
 
 
 def chunks(whole: Tensor, size: int) -> list[Tensor]:
@@ -120,18 +128,53 @@ def _random_numbers_kept(own: Generator | None) -> Iterator[None]:
             own.set_state(state)
 
 
-#: What users may pass wherever data are asked for.
 @runtime_checkable
-class Frame(Protocol):
-    """A table of pandas, polars and others, or one of its columns."""
+class Indexed(Protocol):
+    """Data by number, as torch's Dataset has them, and those of other libraries."""
 
-    def to_numpy(self) -> np.ndarray:
-        """Its values."""
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...
 
 
-#: Numbers by datum, of one kind or another.
-Numbers = Tensor | np.ndarray | Frame
-Data = tuple[Numbers, Numbers] | Dataset[Any] | DataLoader[Any]
+#: What users may pass wherever data are asked for; several inputs for a model that is `Packed`.
+Data = tuple[Numbers | Inputs, Numbers] | Mapping[str, Numbers] | Dataset[Any] | DataLoader[Any] | Indexed
+
+
+@dataclass(frozen=True)
+class Taking:
+    """How a model takes data: on a device, real numbers in a precision, several inputs side by side."""
+
+    device: torch.device
+    #: As they are when None.
+    precision: torch.dtype | None = None
+    #: None for a model of one input.
+    packed: Packed | None = None
+
+    def pair(self, data: Any) -> Batch:
+        """Inputs and targets of a batch, or of all data.
+
+        Raises:
+            TypeError: If they are no such pair.
+        """
+        if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Numbers) for part in data):
+            inputs, targets = data
+        elif self.packed is not None:
+            several, targets = self.packed.split(data)
+            inputs = self.packed.pack(several)
+        else:
+            many = f" of {len(data)}" if isinstance(data, tuple | list) else ""
+            raise TypeError(
+                f"A batch must be a pair of tensors (inputs, targets), got a {type(data).__name__}{many}. A network of several "
+                "inputs stands in sb.Packed(network, data), which takes dictionaries and tuples of them."
+            )
+        if not isinstance(targets, Numbers):
+            raise TypeError(f"Targets must be a tensor or an array, got a {type(targets).__name__}.")
+        return self.numbers(inputs), self.numbers(targets)
+
+    def numbers(self, given: Numbers) -> Tensor:
+        """Inputs or targets alone."""
+        return as_tensor(given, self.precision).to(self.device)
 
 
 class DataSource(ABC):
@@ -242,12 +285,13 @@ class TensorSource(DataSource):
 class DatasetSource(DataSource):
     """A map-style Dataset, collated as torch does by default."""
 
-    def __init__(self, dataset: Dataset[Any], device: torch.device) -> None:
-        self.dataset, self.device, self.size = dataset, device, _length(dataset)
+    def __init__(self, dataset: Dataset[Any] | Indexed, taking: Taking) -> None:
+        self.dataset, self.taking, self.size = dataset, taking, _length(dataset)
 
     def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
-        loader = DataLoader(self.dataset, batch_size, shuffle=generator is not None, generator=generator)
-        return (_pair(batch, self.device) for batch in loader)
+        dataset = cast("Dataset[Any]", self.dataset)
+        loader = DataLoader(dataset, batch_size, shuffle=generator is not None, generator=generator)
+        return map(self.taking.pair, loader)
 
 
 class LoaderSource(DataSource):
@@ -257,10 +301,9 @@ class LoaderSource(DataSource):
         ValueError: If it leaves data out or repeats them.
     """
 
-    def __init__(self, loader: DataLoader[Any], device: torch.device) -> None:
-        if loader.drop_last:
-            raise ValueError("A DataLoader for symbayes must have drop_last=False: the evidence is of all the data.")
-        self.loader, self.device, self.size = loader, device, _length(loader.sampler)
+    def __init__(self, loader: DataLoader[Any], taking: Taking) -> None:
+        _refuse_dropped(loader)
+        self.loader, self.taking, self.size = loader, taking, _length(loader.sampler)
         self.in_order = type(loader.sampler) is SequentialSampler and type(loader.batch_sampler) is BatchSampler
         lengths = check_loader(loader, self.size)
         #: Batches in a pass.
@@ -276,68 +319,112 @@ class LoaderSource(DataSource):
     def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
         sampler = self.loader.sampler
         if generator is None or not isinstance(sampler, RandomSampler) or sampler.generator is not None:
-            yield from (_pair(batch, self.device) for batch in self.loader)
+            yield from map(self.taking.pair, self.loader)
             return
         # The order of the user's loader is tied to our seed for this pass; one that has its own generator keeps it.
         sampler.generator = generator
         try:
-            yield from (_pair(batch, self.device) for batch in self.loader)
+            yield from map(self.taking.pair, self.loader)
         finally:
             sampler.generator = None
 
 
-def as_tensor(numbers: Numbers, precision: torch.dtype | None = None) -> Tensor:
-    """Numbers as a tensor; real ones of arrays and frames, which come in double precision, in this one.
+def read_once(stream: Dataset[Any] | DataLoader[Any], taking: Taking) -> Batch:
+    """All data of an IterableDataset, or of a DataLoader of one, as tensors; without workers, which may repeat them.
 
     Raises:
-        TypeError: If they are no numbers.
+        ValueError: If there are too many of them to be kept, other than they say, or of several shapes.
     """
-    if isinstance(numbers, Tensor):
-        return numbers
-    values = np.ascontiguousarray(numbers.to_numpy() if isinstance(numbers, Frame) else numbers)
-    if values.dtype.kind not in "biufc":
-        raise TypeError(
-            f"Data must be numbers, so that a network can take them; got a {type(numbers).__name__} of {values.dtype}. Number "
-            "what is text, such as by pandas.factorize(column)[0], and drop columns that are no inputs."
+    if isinstance(stream, DataLoader):
+        _refuse_dropped(stream)
+        dataset, loader = stream.dataset, stream
+        if type(stream) is DataLoader:
+            loader = DataLoader(dataset, stream.batch_size, collate_fn=stream.collate_fn)
+    else:
+        dataset, loader = stream, DataLoader(stream, _AT_ONCE)
+    found: list[Batch] = []
+    count = size = 0
+    for batch in map(taking.pair, loader):
+        count, size = count + len(batch[0]), size + sum(part.nbytes for part in batch)
+        if count > MOST_DATA or size > MOST_BYTES:
+            raise ValueError(
+                "Data must end, since the evidence is of all of them; an IterableDataset is read once and kept, up to "
+                f"{MOST_DATA:,} data and {MOST_BYTES / 2**30:.3g} GiB, and this one goes on. Cut it off, such as by "
+                "itertools.islice, or use a Dataset with __getitem__ and __len__."
+            )
+        found.append(batch)
+    said = len(dataset) if isinstance(dataset, Sized) else count
+    if said != count:
+        raise ValueError(f"An IterableDataset must give as many data as its length says, {said}; got {count}.")
+    if len({(inputs.shape[1:], targets.shape[1:]) for inputs, targets in found}) > 1:
+        raise ValueError("All data of an IterableDataset must have one shape, since they are kept as tensors. Pad them.")
+    _log.info("Read %s data of a %s once; they are kept, %.3g MiB.", f"{count:,}", type(dataset).__name__, size / 2**20)
+    if not found:
+        return torch.empty(0), torch.empty(0)
+    return torch.cat([inputs for inputs, _ in found]), torch.cat([targets for _, targets in found])
+
+
+def taking(model: nn.Module) -> Taking:
+    """How a model takes data: as its weights are, and side by side where it, or a module in it, is `Packed`."""
+    weight = next(model.parameters(), None)
+    packed = next((module for module in model.modules() if isinstance(module, Packed)), None)
+    return Taking(torch.device("cpu"), None, packed) if weight is None else Taking(weight.device, weight.dtype, packed)
+
+
+def source_for(model: nn.Module, data: Data | DataSource, augment: Augmentation | None = None) -> DataSource:
+    """Any accepted kind of data as a source of batches that a model takes; as `as_source` otherwise."""
+    return as_source(data, taking(model), augment)
+
+
+def inputs_for(model: nn.Module, data: Numbers | Inputs | Data) -> Tensor:
+    """The inputs of some data as a model takes them; targets, where there are some, are left aside.
+
+    Raises:
+        ValueError: If data come in another order than they have.
+    """
+    way = taking(model)
+    if isinstance(data, Numbers):
+        return way.numbers(data)
+    if way.packed is not None and way.packed.takes(data):
+        return way.numbers(way.packed.pack(cast(Inputs, data)))
+    source = source_for(model, cast(Data, data))
+    if not source.in_order:
+        raise ValueError(
+            "Inputs must come in the order of the data, so that predictions can be told apart; this DataLoader has an order of "
+            "its own. Give one without shuffle and sampler, or the data set itself."
         )
-    if values.dtype.kind == "f" and values.dtype.itemsize > 8:
-        values = values.astype(np.float64)
-    native = values.astype(values.dtype.newbyteorder("="), copy=not values.flags.writeable)
-    found = torch.as_tensor(native)
-    return found if precision is None or not found.is_floating_point() else found.to(precision)
+    return torch.cat([inputs for inputs, _ in source.batches(_AT_ONCE)])
 
 
-def as_source(
-    data: Data | DataSource, device: torch.device, augment: Augmentation | None = None, precision: torch.dtype | None = None
-) -> DataSource:
+def as_source(data: Data | DataSource, way: Taking | torch.device, augment: Augmentation | None = None) -> DataSource:
     """Any accepted kind of data as a source of batches.
 
     Args:
         data: Of which kind they are.
-        device: For what is given out.
+        way: How they are given out; as they are on a device.
         augment: How inputs vary from pass to pass.
-        precision: Of real numbers in arrays and frames; as they are when None.
 
     Raises:
         TypeError: If the data are of another kind.
         ValueError: If there are none, or they are to be augmented and are no tensors.
     """
+    way = Taking(way) if isinstance(way, torch.device) else way
     source: DataSource
+    streams = isinstance(data, IterableDataset) or (isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset))
     if isinstance(data, DataSource):
         source = data
+    elif streams:
+        source = TensorSource(*read_once(cast(Any, data), replace(way, device=torch.device("cpu"))), way.device, augment)
     elif isinstance(data, DataLoader):
-        source = LoaderSource(data, device)
+        source = LoaderSource(data, way)
     elif type(data) is TensorDataset and len(data.tensors) == 2:  # a subclass may transform what it gives
-        source = TensorSource(data.tensors[0], data.tensors[1], device, augment)
-    elif isinstance(data, IterableDataset):
-        raise TypeError(
-            "A data set must give its data by number, since they are read again and again in other orders; an IterableDataset "
-            "does not. Use a Dataset with __getitem__ and __len__, or tensors."
-        )
+        source = TensorSource(*way.pair(data.tensors), way.device, augment)
     elif isinstance(data, Dataset):
-        source = DatasetSource(data, device)
-    elif isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Numbers) for part in data):
-        source = TensorSource(as_tensor(data[0], precision), as_tensor(data[1], precision), device, augment)
+        source = DatasetSource(data, way)
+    elif isinstance(data, Mapping) or (isinstance(data, tuple | list) and _are_all(data)):
+        source = TensorSource(*way.pair(data), way.device, augment)
+    elif isinstance(data, Indexed) and not isinstance(data, Numbers | tuple | str):
+        source = DatasetSource(data, way)
     else:
         raise TypeError(
             "Data must be a pair of tensors, arrays or frames (inputs, targets), a Dataset of such pairs, or a DataLoader; "
@@ -351,6 +438,13 @@ def as_source(
     if source.size == 0:
         raise ValueError("The data set is empty: there must be at least one datum to learn from.")
     return source
+
+
+def _are_all(parts: tuple[Any, ...] | list[Any]) -> bool:
+    """Whether these are all data, not data one by one: numbers of all of them, the first perhaps several."""
+    first, *others = parts if parts else (None,)
+    several = isinstance(first, Mapping) or (isinstance(first, tuple | list) and all(isinstance(x, Numbers) for x in first))
+    return bool(others) and (several or isinstance(first, Numbers)) and all(isinstance(part, Numbers) for part in others)
 
 
 def random_subsets(data: DataSource, size: int, count: int | None, generator: Generator | None) -> Iterator[Batch]:
@@ -400,11 +494,9 @@ def first_datum(bad: Bool[Tensor, " n"], start: int | None) -> str:
     return "" if start is None else f", first in datum {start + int(bad.nonzero()[0])}"
 
 
-def _pair(batch: Any, device: torch.device) -> Batch:
-    if not (isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)):
-        many = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
-        raise TypeError(f"A batch must be a pair of tensors (inputs, targets), got a {type(batch).__name__}{many}.")
-    return batch[0].to(device), batch[1].to(device)
+def _refuse_dropped(loader: DataLoader[Any]) -> None:
+    if loader.drop_last:
+        raise ValueError("A DataLoader for symbayes must have drop_last=False: the evidence is of all the data.")
 
 
 def _length(dataset: object) -> int:

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.evaluate import without_autocast
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Curvature, Rule
-from symbayes.data.source import Data, DataSource, as_source
+from symbayes.data.source import Data, DataSource, source_for
 from symbayes.layout import Layout, hyperparameters, weights
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.posterior.posterior import Posterior, Weights
@@ -91,8 +91,7 @@ def laplace_evidence(
         ValueError: If the prior was made for another model.
     """
     prior.check(model)
-    weight = next(model.parameters())
-    source = as_source(data, weight.device, precision=weight.dtype)
+    source = source_for(model, data)
     with without_autocast():
         curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=generator)
         return evidence_at(curvature, model, prior, source.size)
@@ -157,8 +156,7 @@ def evidence_gradient(
     chosen = list(tensors) if tensors is not None else list(hyperparameters(model).values())
     if not chosen:
         raise ValueError("There must be tensors to differentiate in: the model has no hyperparameters, and none were given.")
-    weight = next(model.parameters())
-    source = as_source(data, weight.device, precision=weight.dtype)
+    source = source_for(model, data)
     with without_autocast():
         with torch.no_grad():
             curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=generator)

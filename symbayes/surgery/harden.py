@@ -32,6 +32,7 @@ from symbayes.layers.group_conv import GroupConvPath, GroupPool
 from symbayes.layers.orbit import OrbitPath
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.likelihoods.likelihood import Likelihood
+from symbayes.likelihoods.positions import AtPositions
 from symbayes.models import AllConv
 from symbayes.surgery.average import written_out
 from symbayes.surgery.calls import CONVOLUTIONS, Shapes, count, difference, observe, operations, outputs_of, replace, shapes_of
@@ -95,8 +96,8 @@ def harden(
 ) -> nn.Module:
     """A copy of a model with plain layers of torch in place of relaxed ones, without paths that change next to nothing.
 
-    It has nothing of this library: it can be saved, loaded, compiled and exported as any other. What was removed and what
-    changed is logged; `sb.surgery.hardened` gives it.
+    It has nothing of this library: it can be saved, loaded, compiled and exported as any other. Of a model in `AtPositions` it
+    is the network, which gives [n, c, *grid]. What was removed and what changed is logged; `sb.surgery.hardened` gives it.
 
     Args:
         model: With relaxed layers, or an `OrbitAverage`, such as `result.model`.
@@ -151,6 +152,7 @@ def hardened(
 def _hardened(model: nn.Module, example: Any, off: float, average: bool) -> Hardened:
     """All but what is pruned."""
     inputs = example if isinstance(example, tuple) else (example,)
+    model = model.network if isinstance(model, AtPositions) else model
     plain = deepcopy(model)
     relaxed = {name: module for name, module in plain.named_modules() if isinstance(module, RelaxedLayer)}
     averages = {name: module for name, module in plain.named_modules() if isinstance(module, OrbitAverage)}
@@ -179,7 +181,8 @@ def _hardened(model: nn.Module, example: Any, off: float, average: bool) -> Hard
         if type(module).__module__.partition(".")[0] == "symbayes":
             raise ValueError(
                 f"A hardened model must be made of plain layers; {name or 'the model'!r} is a {type(module).__name__}, which "
-                "has no plain form. Harden the parts that it holds, or put another module in its place."
+                "has no plain form. Harden the parts that it holds (of sb.Packed its network, with a tuple of inputs for "
+                "example), or put another module in its place."
             )
     given = outputs_of(plain, inputs)
     wrong = difference(given.double(), left, least=1.0)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from symbayes.curvature.blocks import KroneckerBlock
 from symbayes.curvature.evaluate import evaluating, log_likelihood, naming_types, without_autocast
 from symbayes.curvature.rule import ExactFisher, MonteCarloFisher
-from symbayes.data.source import Data, DataSource, as_source, check_finite
+from symbayes.data.source import Data, DataSource, check_finite, source_for
 from symbayes.layers.path import LinearMap
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout
@@ -134,7 +134,7 @@ def pruned(
     _check(model, keep, by, units, shots)
     _check_for_branches(units, by, prior, lose)
     weight = next(model.parameters())
-    source = as_source(data, weight.device, precision=weight.dtype)
+    source = source_for(model, data)
     likelihood = (likelihood if likelihood is not None else Categorical()).to(weight.device)
     if prior is not None:
         prior.check(model)

@@ -12,7 +12,7 @@ from symbayes.curvature.evaluate import autocast_precision, without_autocast
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Preconditioned
 from symbayes.curvature.rule import MonteCarloFisher
-from symbayes.data.source import Data, TensorSource, as_source
+from symbayes.data.source import Data, TensorSource, source_for
 from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
 from symbayes.layout import Layout, hyperparameters, weights
@@ -138,7 +138,8 @@ def fit(
 
     Args:
         model: Any module that maps a batch of inputs to outputs [n, c].
-        data: A pair of tensors, arrays or frames (inputs, targets), a Dataset or a DataLoader.
+        data: A pair of tensors, arrays or frames (inputs, targets), a Dataset or a DataLoader; several inputs for a model that
+            is `Packed`. Real numbers come in the precision of the weights. An IterableDataset is read once, and kept.
         likelihood: Of targets given outputs; `Categorical()` when None.
         prior: Over the weights; a precision for every tensor, starting at 1, when None.
         objective: `Laplace(...)` and `Elbo(...)` learn by the evidence, `Map(...)` keeps the prior as it is. What is None of
@@ -170,8 +171,7 @@ def fit(
             f"augment moves inputs alone; targets at positions ({type(likelihood).__name__}) would stay where they are. "
             "Augment pairs of both in a Dataset of your own."
         )
-    precision = next((parameter.dtype for parameter in model.parameters()), None)
-    problem = Problem(model, as_source(data, device, augment, precision), likelihood, prior, autocast_precision(device))
+    problem = Problem(model, source_for(model, data, augment), likelihood, prior, autocast_precision(device))
     usual = preset(problem, objective, epochs if schedule is None else schedule.epochs)
     chosen = schedule or usual.schedule
     trainer = usual.objective.trainer(problem, chosen, optimiser or usual.optimiser)

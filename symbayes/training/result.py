@@ -16,7 +16,9 @@ from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import Rule
-from symbayes.data.source import Data, DataSource, Numbers, as_source, as_tensor
+from symbayes.data.numbers import Numbers
+from symbayes.data.packed import Inputs
+from symbayes.data.source import Data, inputs_for, source_for
 from symbayes.data.storage import DAMAGE, check_form, write_together
 from symbayes.equivariance import LayerSymmetry, measure_layers
 from symbayes.errors import NoPosteriorError, NotFiniteError
@@ -137,7 +139,7 @@ class Result:
 
     def predict(
         self,
-        inputs: Numbers,
+        inputs: Numbers | Inputs | Data,
         by: str | None = None,
         samples: int = 128,
         batch_size: int = 250,
@@ -146,7 +148,7 @@ class Result:
         """What the model says of new inputs, with the uncertainty of its weights; the same every time.
 
         Args:
-            inputs: As many as one likes; real numbers are converted to the precision of the weights.
+            inputs: As many as one likes, of any kind that `fit` takes, with targets, which are left aside, or without.
             by: "linearised", "sampled" or "plug-in"; when None the first for Laplace's posterior, the second for others.
             samples: Draws, as `sb.predict` takes them.
             batch_size: Data in a forward pass.
@@ -161,7 +163,7 @@ class Result:
         else:
             known = self.posterior.like(weight)  # the model may have been moved since
             known = known if only is None else known.only(only)
-        given = _as_weights(as_tensor(inputs), weight)
+        given = inputs_for(self.model, inputs)
         try:
             return predict(self.model, known, self.likelihood, given, by=by, samples=samples, batch_size=batch_size)
         except (RuntimeError, ValueError) as error:
@@ -180,23 +182,19 @@ class Result:
         model at their mean. By plug-in alone it takes a forward pass; linearised, a backward pass for every output.
 
         Args:
-            data: A pair of tensors, a Dataset or a DataLoader.
+            data: Of any kind that `fit` takes.
             batch_size: Data in a forward pass.
             by: As in `predict`; when None, "plug-in" where there is no posterior, where torch cannot linearise the model, or
                 where that would take long: where the Jacobian of a datum has more than 2²² numbers.
             samples: As in `predict`.
         """
         totals: dict[str, Tensor] = {}
-        source = self._source(data)
+        source = source_for(self.model, data)
         for inputs, targets in source.batches(batch_size):
             by = by or self._usual_way(inputs[:2])
             for name, values in self.predict(inputs, by, samples, batch_size).metrics(targets).items():
                 totals[name] = totals.get(name, torch.zeros(())) + values.sum()
         return {name: float(total) / source.size for name, total in totals.items()}
-
-    def _source(self, data: Data) -> DataSource:
-        weight = next(self.model.parameters())
-        return as_source(data, weight.device, precision=weight.dtype)
 
     def _usual_way(self, inputs: Tensor) -> str:
         """How inputs are predicted where nothing is asked for, and always can be."""
@@ -224,7 +222,7 @@ class Result:
             ValueError: If the likelihood has no calibration.
         """
         self.likelihood.check_calibration()
-        source = self._source(data)
+        source = source_for(self.model, data)
         inputs, targets = zip(*source.batches(batch_size), strict=True)
         return calibration(self.predict(torch.cat(inputs), by, samples, batch_size, only), torch.cat(targets), bins)
 

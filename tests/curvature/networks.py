@@ -307,7 +307,21 @@ SEQUENCES = {
     "attention": (lambda: Attend(nn.MultiheadAttention(D, 2, batch_first=True)), True),
     "attention without bias": (lambda: Attend(nn.MultiheadAttention(D, 2, batch_first=True, bias=False)), True),
     "scaled attention": (lambda: Attend(ScaledAttention(D, 2, batch_first=True)), True),
-    "attention of other widths": (lambda: Attend(nn.MultiheadAttention(D, 2, kdim=D, vdim=D, batch_first=True)), True),
+    "attention of other widths": (
+        lambda: Do(
+            lambda s, x: x + s.parts[0](x, x[:, 1:, :3], x[:, 1:, :2])[0],
+            [nn.MultiheadAttention(D, 2, kdim=3, vdim=2, batch_first=True)],
+        ),
+        True,
+    ),
+    "attention to the first": (
+        lambda: Do(lambda s, x: x + s.parts[0](x, x[:, :2], x[:, :2])[0], [nn.MultiheadAttention(D, 2, batch_first=True)]),
+        True,
+    ),
+    "decoder": (
+        lambda: Do(lambda s, x: s.parts[0](x, x[:, :2]), [nn.TransformerDecoderLayer(D, 2, 6, batch_first=True)]),
+        True,
+    ),
     "attention, positions first": (lambda: Swapped(Attend(nn.MultiheadAttention(D, 2))), True),
     "transformer": (lambda: nn.TransformerEncoderLayer(D, 2, 6, dropout=0.3, batch_first=True), True),
     "positions first": (lambda: Swapped(linear()), True),

@@ -5,9 +5,12 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
 import symbayes as sb
+from symbayes.curvature.blocks import KroneckerBlock
 from symbayes.curvature.capture import Capture
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.evaluate import evaluating
@@ -21,6 +24,7 @@ from symbayes.layers.dense import Scale, Shift
 from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.smooth import SparseConvPath
 from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.values import Gaussian
 from tests.curvature.networks import Do
 from tests.oracles import dense_ggn, softmax_hessian
 
@@ -81,6 +85,100 @@ MODELS = {
     "transformer layer": (
         lambda: Tokens(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.5, batch_first=True)),
         "tokens",
+    ),
+    "attention to another sequence": (lambda: to_another(nn.MultiheadAttention(4, 2, batch_first=True)), (5, 4)),
+    "attention to another, sequences first": (lambda: to_another(nn.MultiheadAttention(4, 2)), (5, 4)),
+    "attention whose values are others than its keys": (
+        lambda: Do(
+            lambda s, x: s.parts[1](s.parts[0](q := x[:, :2], q, x[:, 2:4], attn_mask=s.mask)[0].mean(1)),
+            [nn.MultiheadAttention(4, 2, batch_first=True), head(4)],
+            mask=torch.randn(2, 2),
+        ),
+        (5, 4),
+    ),
+    "attention of several widths": (
+        lambda: Do(
+            lambda s, x: s.parts[1](s.parts[0](x[:, :2], x[:, 2:, :3], x[:, 2:, :2])[0].mean(1)),
+            [nn.MultiheadAttention(4, 2, kdim=3, vdim=2, batch_first=True), head(4)],
+        ),
+        (5, 4),
+    ),
+    "attention of several widths, without biases": (
+        lambda: Do(
+            lambda s, x: s.parts[1](s.parts[0](x[:, :2], x[:, 2:, :3], x[:, 2:, :2])[0].mean(1)),
+            [nn.MultiheadAttention(4, 2, kdim=3, vdim=2, bias=False, batch_first=True), head(4)],
+        ),
+        (5, 4),
+    ),
+    "attention with learned keys and zeros": (
+        lambda: Do(
+            lambda s, x: s.parts[1](s.parts[0](x, x, x, x[:, :, 0] > 0.5, attn_mask=torch.eye(5).bool())[0].mean(1)),
+            [nn.MultiheadAttention(4, 2, add_bias_kv=True, add_zero_attn=True, batch_first=True), head(4)],
+        ),
+        (5, 4),
+    ),
+    "attention from a query that is learned": (
+        lambda: Do(
+            lambda s, x: s.parts[1](s.parts[0](s.query.expand(len(x), -1, -1), x, x)[0].mean(1)),
+            [nn.MultiheadAttention(4, 2, batch_first=True), head(4)],
+            query=torch.randn(1, 2, 4),
+        ),
+        (5, 4),
+    ),
+    "attention by a function": (
+        lambda: Do(
+            lambda s, x: s.parts[1](
+                functional.scaled_dot_product_attention(*s.parts[0](x)[:, None].chunk(3, -1), is_causal=True)[:, 0].mean(1)
+            ),
+            [nn.Linear(4, 12), head(4)],
+        ),
+        (3, 4),
+    ),
+    "decoder layer": (
+        lambda: Do(
+            lambda s, x: s.parts[1](s.parts[0](x[:, :2], x[:, 2:]).mean(1)),
+            [nn.TransformerDecoderLayer(4, 2, 6, dropout=0.5, batch_first=True), head(4)],
+        ),
+        (5, 4),
+    ),
+    "transformer": (
+        lambda: Do(
+            lambda s, x: s.parts[1](
+                s.parts[0](x[:, 2:], x[:, :2], tgt_mask=s.parts[0].generate_square_subsequent_mask(2)).mean(1)
+            ),
+            [nn.Transformer(4, 2, 1, 1, 6, batch_first=True), head(4)],
+        ),
+        (5, 4),
+    ),
+    "transposed conv 1-d": (lambda: sequential(nn.ConvTranspose1d(2, 3, 3, stride=2), nn.Tanh()), (2, 4)),
+    "transposed conv 2-d, groups and strides": (
+        lambda: sequential(
+            nn.ConvTranspose2d(4, 6, (3, 2), stride=2, padding=1, output_padding=1, groups=2, dilation=2), nn.Tanh()
+        ),
+        (4, 3, 3),
+    ),
+    "transposed conv 2-d, wide gaps": (
+        lambda: sequential(nn.ConvTranspose2d(2, 3, 2, dilation=2, output_padding=1), nn.Tanh()),
+        (2, 3, 3),
+    ),
+    "transposed conv 2-d, a size that is given": (
+        lambda: Do(
+            lambda s, x: s.parts[1](s.parts[0](x, output_size=(6, 5)).tanh().flatten(1)),
+            [nn.ConvTranspose2d(2, 3, 3, stride=2, padding=1), head(90)],
+        ),
+        (2, 3, 3),
+    ),
+    "transposed conv 3-d": (lambda: sequential(nn.ConvTranspose3d(1, 2, 2, bias=False), nn.Tanh()), (1, 2, 2, 2)),
+    "root mean squares": (lambda: sequential(nn.Linear(3, 4), nn.RMSNorm(4), nn.Tanh()), (2, 3)),
+    "weight norm": (lambda: sequential(parametrizations.weight_norm(nn.Conv1d(2, 3, 3)), nn.Tanh()), (2, 5)),
+    "spectral norm": (lambda: sequential(parametrizations.spectral_norm(nn.Linear(3, 4)), nn.Tanh()), (3,)),
+    "low rank beside a layer that is frozen": (lambda: sequential(LowRank(nn.Linear(3, 4)), nn.Tanh()), (2, 3)),
+    "the same by layers": (
+        lambda: Do(
+            lambda s, x: s.parts[3]((s.parts[0](x) + s.parts[2](s.parts[1](x))).tanh()),
+            [nn.Linear(3, 4).requires_grad_(False), nn.Linear(3, 2, bias=False), nn.Linear(2, 4, bias=False), head(4)],
+        ),
+        (3,),
     ),
     "recurrent": (lambda: sequential(nn.RNN(3, 2, 2, nonlinearity="relu", batch_first=True), First()), (4, 3)),
     "gated": (lambda: sequential(nn.GRU(3, 2, bidirectional=True, batch_first=True), First()), (4, 3)),
@@ -160,6 +258,30 @@ class Conv1D(nn.Module):
 Conv1D.__module__ = "transformers.pytorch_utils"
 
 
+class LowRank(nn.Module):
+    """A layer that is frozen, and a product of rank two beside it."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down, self.up = nn.Parameter(torch.randn(2, layer.in_features)), nn.Parameter(torch.randn(layer.out_features, 2))
+
+    def forward(self, x):
+        return self.layer(x) + x @ self.down.T @ self.up.T
+
+
+def to_another(attention):
+    """From two tokens to the three others, one of which is masked in some data."""
+
+    def forward(s, x):
+        first, second = (x[:, :2], x[:, 2:]) if attention.batch_first else (x[:, :2].transpose(0, 1), x[:, 2:].transpose(0, 1))
+        mask = (x[:, 2:, 0] > 0) & (torch.arange(3) == 1)
+        given = s.parts[0](first, second, second, key_padding_mask=mask)[0]
+        return s.parts[1](given.mean(1 if attention.batch_first else 0))
+
+    return Do(forward, [attention, head(4)])
+
+
 def head(features):
     return nn.Linear(features, 3)
 
@@ -216,6 +338,7 @@ def build(name, generator):
     return model, inputs
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of weight norms, datum by datum
 @pytest.mark.parametrize("name", MODELS)
 def test_the_diagonal_from_rows_is_exact(name, generator):
     model, inputs = build(name, generator)
@@ -224,7 +347,7 @@ def test_the_diagonal_from_rows_is_exact(name, generator):
     assert model.training
     assert all(not module._forward_hooks for module in model.modules())
     wanted = dense_ggn(model.eval(), inputs, softmax_hessian)
-    assert found.keys() == dict(model.named_parameters()).keys()
+    assert found.keys() == {tensor for tensor, weight in model.named_parameters() if weight.requires_grad}
     for tensor, block in found.items():
         assert_close(block.diagonal, wanted[tensor, tensor].diagonal(), msg=lambda text, tensor=tensor: f"{tensor}: {text}")
 
@@ -497,17 +620,115 @@ def test_settings_that_name_nothing_are_refused():
         Kfac(diagonal=("nope.*",)).curvature(nn.Linear(3, 2), data, Categorical())
 
 
-def test_cross_attention_is_refused_by_name():
-    class Cross(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+LEARNED = [
+    "attention to another sequence",
+    "attention of several widths",
+    "attention with learned keys and zeros",
+    "attention by a function",
+    "decoder layer",
+    "transformer",
+    "transposed conv 1-d",
+    "transposed conv 2-d, groups and strides",
+    "transposed conv 3-d",
+    "root mean squares",
+    "weight norm",
+    "spectral norm",
+    "low rank beside a layer that is frozen",
+    "the same by layers",
+    "gated",
+    "long short-term memory",
+    "embedding and head tied",
+]
 
-        def forward(self, x):
-            return self.attention(x, x + 1, x + 1)[0][:, 0]
 
-    with pytest.raises(RuntimeError, match=r"Attention 'attention' must be self-attention"):
-        run(Cross(), torch.randn(2, 3, 4))
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of weight norms, datum by datum
+@pytest.mark.parametrize("name", LEARNED)
+def test_networks_of_users_learn_and_predict(name, generator):
+    model, inputs = build(name, generator)
+    targets = torch.arange(len(inputs)) % 3
+    result = sb.fit(model, (inputs, targets), epochs=2, progress=False)
+    assert result.log_evidence < 0
+    assert result.predict(inputs).mean.isfinite().all()
+
+
+CELLS = {
+    "cell": ([nn.GRUCell(4, 3), head(3)], lambda s, x: s.parts[1](s.parts[0](x[:, 0]))),
+    "projected": (
+        [nn.LSTM(4, 3, proj_size=2, batch_first=True), head(2)],
+        lambda s, x: s.parts[1](s.parts[0](x)[0][:, -1]),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("name", CELLS)
+def test_recurrence_that_torch_cannot_differentiate_datum_by_datum_is_refused_by_name(name):
+    parts, forward = CELLS[name]
+    with pytest.raises(RuntimeError, match=r"Parameters \['parts\.0\.bias_hh.* belong to no layer.*Freeze them"):
+        sb.fit(Do(forward, parts), (torch.randn(8, 3, 4), torch.arange(8) % 3), epochs=2, progress=False)
+
+
+def test_attention_on_a_single_sequence_is_refused_by_name():
+    model = Do(lambda s, x: torch.stack([s.parts[0](each, each, each)[0][0] for each in x]), [nn.MultiheadAttention(4, 2)])
+    with pytest.raises(RuntimeError, match=r"Attention 'parts.0' must see a batch.*got a query of shape \(3, 4\)"):
+        run(model, torch.randn(2, 3, 4))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "attention" in name or "former" in name or "decoder" in name])
+def test_attention_that_is_captured_gives_what_its_module_gives(name, generator):
+    model, inputs = build(name, generator)
+    model.eval()
+    with torch.no_grad(), Capture(model) as capture:
+        found = capture.forward(inputs).detach()
+    assert_close(found, model(inputs).detach())
+
+
+@pytest.mark.parametrize(
+    "name", ["attention to another sequence", "attention of several widths", "decoder layer", "transformer"]
+)
+def test_attention_has_kronecker_factors_and_exact_biases(name, generator):
+    model, inputs = build(name, generator)
+    found = run(model, inputs).blocks
+    wanted = dense_ggn(model.eval(), inputs, softmax_hessian)
+    for tensor, block in found.items():
+        if "proj" in tensor and tensor.endswith("weight"):
+            assert isinstance(block, KroneckerBlock), tensor
+        elif "proj" in tensor:
+            assert_close(block.dense(), wanted[tensor, tensor], msg=lambda text, tensor=tensor: f"{tensor}: {text}")
+
+
+def test_kronecker_factors_of_what_attention_sees_once_are_exact(generator):
+    """Of a single datum and one position H is a product."""
+    attention = nn.MultiheadAttention(2, 1, kdim=3, vdim=4, batch_first=True)
+    model = Do(
+        lambda s, x: s.parts[0](x[:, None, :2], x[:, 2:8].view(-1, 2, 3), x[:, 8:].view(-1, 2, 4))[0][:, 0], [attention]
+    ).double()
+    inputs = torch.randn(1, 16, generator=generator, dtype=torch.float64)
+    data = TensorSource(inputs, torch.zeros(1, 2, dtype=torch.float64), CPU)
+    found = Kfac().curvature(model, data, Gaussian(1.0).double()).blocks
+    wanted = dense_ggn(model, inputs, lambda outputs: torch.eye(2, dtype=torch.float64))
+    once = ("q_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
+    for tensor in (f"parts.0.{each}" for each in once):
+        assert wanted[tensor, tensor].norm() > 0
+        assert_close(found[tensor].dense(), wanted[tensor, tensor], msg=lambda text, tensor=tensor: f"{tensor}: {text}")
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.ConvTranspose1d(4, 6, 3, groups=2), nn.ConvTranspose2d(2, 3, 2, stride=2), nn.ConvTranspose3d(2, 1, 2)],
+    ids=str,
+)
+def test_kronecker_factors_of_transposed_convolutions_of_a_cell_are_exact(layer, generator):
+    """Of a single datum and one cell H is a product, for each group of channels."""
+    inputs = torch.randn(1, layer.in_channels, *(1,) * len(layer.kernel_size), generator=generator, dtype=torch.float64)
+    model = nn.Sequential(layer, nn.Flatten()).double()
+    outputs = model(inputs)
+    data = TensorSource(inputs, torch.zeros_like(outputs).detach(), CPU)
+    found = Kfac().curvature(model, data, Gaussian(1.0).double()).blocks
+    wanted = dense_ggn(model, inputs, lambda outputs: torch.eye(len(outputs), dtype=torch.float64))
+    assert isinstance(found["0.weight"], KroneckerBlock)
+    for tensor, block in found.items():
+        assert_close(block.dense(), wanted[tensor, tensor], msg=lambda text, tensor=tensor: f"{tensor}: {text}")
 
 
 def test_maps_of_one_module_share_what_it_saw_and_gave(generator):

@@ -13,7 +13,7 @@ from symbayes.curvature.ggn import Ggn, Linearised, ggn_product
 from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos, Preconditioned, tridiagonalise
-from symbayes.data.source import LoaderSource, TensorSource
+from symbayes.data.source import LoaderSource, Taking, TensorSource
 from symbayes.evidence.evidence import laplace_evidence
 from symbayes.layers.conv import ConvPath
 from symbayes.likelihoods.classes import Categorical
@@ -49,7 +49,7 @@ def test_function_space_with_all_data_is_the_full_ggn(problem):
 
 def test_function_space_does_not_depend_on_the_batches_of_a_loader(problem):
     model, data, precisions = problem
-    loader = LoaderSource(DataLoader(TensorDataset(data.inputs, data.targets), 8), torch.device("cpu"))
+    loader = LoaderSource(DataLoader(TensorDataset(data.inputs, data.targets), 8), Taking(torch.device("cpu")))
     for size, subsets in ((20, 1), (7, None)):
         found = TangentKernel(size, subsets).curvature(model, loader, Categorical())
         assert sum(len(gram.row_scale) for gram in found.grams) == 40

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 import symbayes as sb
 from symbayes.curvature import Ggn, Lanczos, MonteCarloFisher, TangentKernel
-from symbayes.data.source import as_source
+from symbayes.data.source import TensorSource, as_source
 from symbayes.report.runs import make_page
 from symbayes.training.record import Record
 from symbayes.training.trainer import Problem, train
@@ -335,7 +335,7 @@ def test_priors_and_types_that_do_not_fit_are_refused_before_training():
     with pytest.raises(ValueError, match=r"same trainable tensors; unmatched=\['0.bias', '2.bias'\]"):
         sb.fit(model, blobs(), prior=prior, **QUICK)
     with pytest.raises(ValueError, match=r"must be of one type, got torch.float64 and torch.float32. Convert one"):
-        sb.fit(network(), (blobs()[0].double(), blobs()[1]), **QUICK)
+        sb.fit(network(), TensorSource(blobs()[0].double(), blobs()[1], torch.device("cpu")), **QUICK)
 
 
 def test_a_sampler_that_draws_another_number_than_it_says_is_refused():

@@ -1,0 +1,265 @@
+"""Data as users have them: what `fit` takes, `evaluate` and `predict` take, too, and all kinds give the same."""
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
+
+import symbayes as sb
+from symbayes.data import source
+from symbayes.data.source import TensorSource, as_source
+
+CPU = torch.device("cpu")
+N = 21
+X = torch.randn(N, 4, generator=torch.Generator().manual_seed(0))
+Y = (X[:, 0] > 0).long()
+
+
+class Items(Dataset):
+    """A datum as a function of its number gives it."""
+
+    def __init__(self, item):
+        self.item = item
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, index):
+        if index >= N:
+            raise IndexError
+        return self.item(index)
+
+
+class Table:
+    """Data by number that are no Dataset of torch, as those of `datasets`."""
+
+    def __init__(self, item):
+        self.items = Items(item)
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+class Stream(IterableDataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+
+class Long(Stream):
+    """Says that it is longer."""
+
+    def __len__(self):
+        return N + 1
+
+
+def pair(index):
+    return X[index], Y[index]
+
+
+def named(index):
+    return {"left": X[index, :1], "right": X[index, 1:], "labels": Y[index]}
+
+
+KINDS = {
+    "tensors": lambda: (X, Y),
+    "double precision": lambda: (X.double(), Y),
+    "arrays": lambda: (X.double().numpy(), Y.numpy().astype(np.uint8)),
+    "a list": lambda: [X, Y],
+    "tensors by number": lambda: TensorDataset(X, Y),
+    "a data set": lambda: Items(pair),
+    "arrays by number": lambda: Items(lambda i: (X[i].double().numpy(), int(Y[i]))),
+    "a list by number": lambda: [pair(i) for i in range(N)],
+    "by number, of another library": lambda: Table(pair),
+    "a loader": lambda: DataLoader(Items(pair), 8),
+    "a loader that gives arrays": lambda: DataLoader(TensorDataset(X, Y), 8, collate_fn=lambda some: arrays(some)),
+    "a stream": lambda: Stream(map(pair, range(N))),
+    "a stream by loader": lambda: DataLoader(Stream([pair(i) for i in range(N)]), 8),
+    "a stream of batches": lambda: DataLoader(Stream([(X[:9], Y[:9]), (X[9:], Y[9:])]), batch_size=None),
+}
+
+
+def arrays(some):
+    inputs, targets = zip(*some, strict=True)
+    return np.stack(inputs), np.stack(targets)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_are_taken_and_predicted_from(kind):
+    torch.manual_seed(0)
+    result = sb.fit(nn.Linear(4, 2), KINDS[kind](), epochs=1, progress=False)
+    assert result.evaluate(KINDS[kind]()) == pytest.approx(result.evaluate((X, Y)))
+    assert_close(result.predict(KINDS[kind]()).mean, result.predict(X).mean)
+
+
+class Two(nn.Module):
+    """A network of two inputs, which gives an object with logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, left, right):
+        return SimpleNamespace(logits=self.layer(torch.cat([left, right], 1)))
+
+
+LEFT, RIGHT = X[:, :1], X[:, 1:]
+BY_NAME, IN_ORDER = {"left": LEFT, "right": RIGHT}, (LEFT, RIGHT)
+SEVERAL = {
+    "dictionaries by number": (lambda: Items(named), BY_NAME),
+    "of another library": (lambda: Table(named), BY_NAME),
+    "dictionaries by loader": (lambda: DataLoader(Items(named), 8), BY_NAME),
+    "one after the other": (lambda: Stream([named(i) for i in range(N)]), BY_NAME),
+    "a dictionary": (lambda: {**BY_NAME, "labels": Y}, BY_NAME),
+    "a dictionary of arrays": (lambda: {"left": LEFT.numpy(), "right": RIGHT.numpy(), "labels": Y.numpy()}, BY_NAME),
+    "a dictionary and targets": (lambda: (BY_NAME, Y), BY_NAME),
+    "pairs of these by number": (lambda: Items(lambda i: ({"left": LEFT[i], "right": RIGHT[i]}, Y[i])), BY_NAME),
+    "tuples with targets last": (lambda: Items(lambda i: (LEFT[i], RIGHT[i], Y[i])), IN_ORDER),
+    "tensors by number": (lambda: TensorDataset(LEFT, RIGHT, Y), IN_ORDER),
+    "tensors with targets last": (lambda: (LEFT, RIGHT, Y), IN_ORDER),
+    "a tuple and targets": (lambda: (IN_ORDER, Y), IN_ORDER),
+    "tuples by loader": (lambda: DataLoader(Items(lambda i: ((LEFT[i], RIGHT[i]), Y[i])), 8), IN_ORDER),
+}
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_several_inputs_are_taken_as_they_are(kind):
+    make, inputs = SEVERAL[kind]
+    torch.manual_seed(0)
+    model = sb.Packed(Two(), make() if not isinstance(make(), dict | tuple) else inputs)
+    result = sb.fit(model, make(), epochs=1, progress=False)
+    packed = model.pack(inputs)
+    assert_close(packed, X)
+    assert result.evaluate(make()) == pytest.approx(result.evaluate((packed, Y)))
+    for given in (make(), inputs):
+        assert_close(result.predict(given).mean, result.predict(packed).mean)
+
+
+def test_tensors_of_several_inputs_are_learned_from_as_one():
+    model = sb.Packed(Two(), BY_NAME)
+    assert isinstance(source.source_for(model, (BY_NAME, Y)), TensorSource)
+    assert isinstance(source.source_for(nn.Sequential(model), {**BY_NAME, "labels": Y}), TensorSource)
+    prior = sb.TensorwisePrior(model)
+    wanted = sb.laplace_evidence(model, (model.pack(BY_NAME), Y), sb.Categorical(), prior).total
+    assert_close(sb.laplace_evidence(model, (BY_NAME, Y), sb.Categorical(), prior).total, wanted)
+
+
+def test_targets_may_have_another_name():
+    model = sb.Packed(Two(), {**BY_NAME, "kind": Y}, targets="kind")
+    assert model.names == ("left", "right")
+    assert source.source_for(model, {**BY_NAME, "kind": Y}).size == N
+    with pytest.raises(ValueError, match=r"must have their targets as 'kind'; got left, right, labels. Name them by sb.Packed"):
+        source.source_for(model, {**BY_NAME, "labels": Y})
+
+
+def test_looking_at_a_loader_draws_no_random_numbers():
+    own = torch.Generator().manual_seed(3)
+    network, before = Two(), (torch.get_rng_state(), own.get_state())
+    sb.Packed(network, DataLoader(Items(named), 8, shuffle=True, generator=own))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.equal(own.get_state(), before[1])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            Items(lambda i: {**named(i), "text": "a"}),
+            r"a dictionary of left, right, as in the example; got one of left, right, text",
+        ),
+        (Items(lambda i: {"left": "a", "right": X[i], "labels": Y[i]}), "'left' is a list. Let a tokenizer give tensors"),
+        (
+            Items(lambda i: (LEFT[i], RIGHT[i], Y[i])),
+            r"dictionaries with 'labels', or pairs \(inputs, targets\); got a list of 3",
+        ),
+        (Items(lambda i: {**named(i), "right": X[i]}), r"must be as in the example.*Pad what differs in length"),
+        (Items(lambda i: {**named(i), "labels": "a"}), "Targets must be a tensor or an array, got a list"),
+    ],
+)
+def test_data_that_a_packed_network_does_not_take_are_refused(data, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        sb.fit(sb.Packed(Two(), BY_NAME), data, progress=False)
+
+
+def test_several_inputs_of_a_plain_network_and_a_single_one_of_a_packed_are_refused():
+    with pytest.raises(TypeError, match=r"got a dict. A network of several inputs stands in sb.Packed\(network, data\)"):
+        sb.fit(Two(), DataLoader(Items(named), 8), progress=False)
+    with pytest.raises(
+        TypeError, match=r"An example must be a dictionary or a tuple of inputs.*got a Tensor. A network of a sing"
+    ):
+        sb.Packed(nn.Linear(4, 2), TensorDataset(X, Y)[:][0])
+
+
+def test_predictions_from_a_loader_that_shuffles_are_refused():
+    result = sb.fit(nn.Linear(4, 2), (X, Y), epochs=1, progress=False)
+    with pytest.raises(ValueError, match=r"must come in the order of the data.* Give one without shuffle"):
+        result.predict(DataLoader(Items(pair), 8, shuffle=True))
+
+
+def test_a_stream_is_read_once_and_said_so(caplog):
+    with caplog.at_level(logging.INFO, "symbayes"):
+        found = as_source(Stream(map(pair, range(N))), CPU)
+    assert isinstance(found, TensorSource)
+    assert found.size == N
+    assert "Read 21 data of a Stream once; they are kept" in caplog.text
+    assert_close(torch.cat([inputs for inputs, _ in found.batches(4)]), X)
+
+
+def test_workers_do_not_repeat_a_stream():
+    assert as_source(DataLoader(Stream([pair(i) for i in range(N)]), 8, num_workers=2), CPU).size == N
+
+    class Split(Stream):
+        def __iter__(self):
+            worker = get_worker_info()
+            return iter(self.items if worker is None else self.items[worker.id :: worker.num_workers])
+
+    assert as_source(DataLoader(Split([pair(i) for i in range(N)]), 8, num_workers=2), CPU).size == N
+
+
+def test_a_loader_of_a_stream_with_batches_of_its_own_keeps_them():
+    class Doubled(DataLoader):
+        def __iter__(self):
+            return ((2 * inputs, targets) for inputs, targets in super().__iter__())
+
+    found = as_source(Doubled(Stream([pair(i) for i in range(N)]), 8), CPU)
+    assert_close(found.inputs, 2 * X)
+
+
+def endless():
+    while True:
+        yield X[0], Y[0]
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [
+        (
+            lambda: Stream(endless()),
+            r"Data must end.* is read once and kept, up to 1,000 data and 4 GiB, and this one goes on. Cut",
+        ),
+        (lambda: Long([pair(i) for i in range(N)]), "must give as many data as its length says, 22; got 21"),
+        (lambda: Stream([]), "The data set is empty"),
+        (lambda: DataLoader(Stream([pair(0)]), 8, drop_last=True), "must have drop_last=False"),
+        (lambda: DataLoader(Stream([pair(0), (X[0, :2], Y[0])]), 1), "of an IterableDataset must have one shape"),
+    ],
+)
+def test_streams_that_cannot_be_kept_are_refused(stream, message, monkeypatch):
+    monkeypatch.setattr(source, "MOST_DATA", 1000)
+    with pytest.raises(ValueError, match=message):
+        as_source(stream(), CPU)
+
+
+def test_streams_of_too_many_bytes_are_refused(monkeypatch):
+    monkeypatch.setattr(source, "MOST_BYTES", 2**20)
+    with pytest.raises(ValueError, match=r"up to 1,048,576 data and 0\.000977 GiB"):
+        as_source(Stream((torch.zeros(1000), Y[0]) for _ in range(10_000)), CPU)
