@@ -30,7 +30,7 @@ from symbayes.training.curvature_state import Best, CurvatureState
 from symbayes.training.hyper import HyperAdam, refuse_still, update_extents, update_noise, update_precisions
 from symbayes.training.optimiser import LARGEST, PLAIN, Optimiser, rotation
 from symbayes.training.record import EvidenceRecord, Record
-from symbayes.training.scale import ScaleSearch, Search, scaled_groups
+from symbayes.training.scale import ScaleSearch, Search, breaking_tensors, scaled_groups
 from symbayes.training.start import begin_symmetric, breaking_weights, slow_share
 from symbayes.training.steps import Callback, Steps, steps_for
 from symbayes.training.trainer import Objective, Part, Problem, Schedule, Trainer
@@ -450,19 +450,24 @@ class LaplaceTrainer(CurvatureTrainer):
             return False
         if done == 0:
             seed = int(torch.randint(2**62, (), generator=state.generator))
-            search.begin(self._evidence_of_try(state, seed), seed)
+            evidence, breaking = self._look(state, seed)
+            search.begin(evidence, seed, breaking)
         else:
             try:
-                search.judge(self._evidence_of_try(state, search.seed))
+                search.judge(*self._look(state, search.seed))
             except NotFiniteError:
                 search.judge(-inf)
         return search.is_done
 
-    def _evidence_of_try(self, state: CurvatureState, seed: int) -> float:
+    @torch.no_grad()
+    def _look(self, state: CurvatureState, seed: int) -> tuple[float, float]:
+        """The evidence of a try, and γ of its paths that break a symmetry."""
         assert self.objective.search is not None
         curvature = self.curvature(state)
         assert isinstance(curvature, BlockCurvature)  # as the rule says
-        return self.objective.search.evidence(self.problem, curvature.blocks, seed)
+        precisions = self.problem.prior.precisions()
+        used = (float(curvature.blocks[name].effective(precisions[name])) for name in breaking_tensors(self.problem))
+        return self.objective.search.evidence(self.problem, curvature.blocks, seed), sum(used, 0.0)
 
     def move_weights(self, state: CurvatureState) -> float:
         state.descent.share = slow_share(state.epoch + 1, self.main)
