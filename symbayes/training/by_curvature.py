@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from symbayes.curvature.blocks import decompose, negligible
+from symbayes.curvature.blocks import Block, decompose, negligible
 from symbayes.curvature.check import check_outputs
 from symbayes.curvature.evaluate import evaluating, tensor_cores
 from symbayes.curvature.kfac import Kfac, RunningCurvature
@@ -450,24 +450,28 @@ class LaplaceTrainer(CurvatureTrainer):
             return False
         if done == 0:
             seed = int(torch.randint(2**62, (), generator=state.generator))
-            evidence, breaking = self._look(state, seed)
-            search.begin(evidence, seed, breaking)
+            search.begin(self._evidence_of_try(state, seed), seed, self._breaking(state))
         else:
             try:
-                search.judge(*self._look(state, search.seed))
+                search.judge(self._evidence_of_try(state, search.seed))
             except NotFiniteError:
                 search.judge(-inf)
         return search.is_done
 
-    @torch.no_grad()
-    def _look(self, state: CurvatureState, seed: int) -> tuple[float, float]:
-        """The evidence of a try, and γ of its paths that break a symmetry."""
+    def _evidence_of_try(self, state: CurvatureState, seed: int) -> float:
         assert self.objective.search is not None
+        return self.objective.search.evidence(self.problem, self._blocks(state), seed)
+
+    @torch.no_grad()
+    def _breaking(self, state: CurvatureState) -> float:
+        """γ of paths that break a symmetry."""
+        blocks, precisions = self._blocks(state), self.problem.prior.precisions()
+        return sum((float(blocks[name].effective(precisions[name])) for name in breaking_tensors(self.problem)), 0.0)
+
+    def _blocks(self, state: CurvatureState) -> Mapping[str, Block]:
         curvature = self.curvature(state)
         assert isinstance(curvature, BlockCurvature)  # as the rule says
-        precisions = self.problem.prior.precisions()
-        used = (float(curvature.blocks[name].effective(precisions[name])) for name in breaking_tensors(self.problem))
-        return self.objective.search.evidence(self.problem, curvature.blocks, seed), sum(used, 0.0)
+        return curvature.blocks
 
     def move_weights(self, state: CurvatureState) -> float:
         state.descent.share = slow_share(state.epoch + 1, self.main)

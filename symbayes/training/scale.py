@@ -13,8 +13,8 @@ tried out: precisions are multiplied by a factor, the weights go to their new mo
 whether that is kept. It is compared under the same random vector and the same data, so that common errors cancel. Paths that
 break a symmetry which another path of their layer keeps are left out: the data have to ask for them at the full price.
 
-Where such paths are used at all, the last try is of the network without them. What they do is fitted together with all else, so
-that to remove one never pays at once; after the weights have followed it may, and the evidence says so.
+Where such paths are used at all, the first try is of the network without them. What they do is fitted together with all else,
+so that to remove one never pays at once; after the weights have followed it may, and the evidence says so.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class ScaleSearch:
     """How the common scale of precisions is searched.
 
     Args:
-        tries: Scales that are tried, at most; the last try is of all symmetry instead, where it is broken.
+        tries: Scales that are tried, at most; where a symmetry is broken, the first try is of one that keeps all.
         share: Of the epochs, for each of them; they are the last ones.
         factor: From one scale to the next: first to smaller precisions, and if that is no gain, to larger ones.
         rate: Share of the learning rate that a try begins with; it falls to zero along a cosine.
@@ -115,48 +115,43 @@ class Search:
     def __init__(self, settings: ScaleSearch, problem: Problem, moved: Mapping[str, Part] | None = None) -> None:
         self.settings, self.problem = settings, problem
         self._parts: dict[str, Part] = {"model": problem.model, "prior": problem.prior, **(moved or {})}
-        #: Evidence and scale of what is kept, the seed by which evidences are compared, and γ of what breaks symmetries.
-        self.evidence, self.scale, self.seed, self.breaking = -inf, 1.0, 0, 0.0
-        #: Tries that are done, of which there was a gain, whether they go to larger precisions, and whether the last is that of
-        #: all symmetry.
-        self.tried, self.gained, self.upwards, self.is_symmetric, self.is_done = 0, 0, False, False, False
+        #: Evidence and scale of what is kept, and the seed by which evidences are compared.
+        self.evidence, self.scale, self.seed = -inf, 1.0, 0
+        #: Tries that are done, scales of which there was a gain, and whether they go to larger precisions; whether the try is
+        #: that without what breaks symmetries.
+        self.tried, self.gained, self.upwards, self.is_done, self.is_symmetric = 0, 0, False, False, False
         self.kept: dict[str, Any] = {}
 
     def begin(self, evidence: float, seed: int, breaking: float = 0.0) -> None:
-        """Keep what hyper-steps have found, and scale its precisions for the first try.
+        """Keep what hyper-steps have found, and change it for the first try.
 
         Args:
             evidence: As it is now.
             seed: By which evidences are compared.
             breaking: γ of paths that break a symmetry, as it is now.
         """
-        self.evidence, self.seed, self.breaking = evidence, seed, breaking
+        self.evidence, self.seed, self.is_symmetric = evidence, seed, breaking > USED
         self.kept = copy_parts(self._parts)
-        self._scale()
+        if self.is_symmetric:
+            self._break_nothing()
+        else:
+            self._scale()
 
-    def judge(self, evidence: float, breaking: float = 0.0) -> None:
-        """Keep what was tried, if it is better; then try the next, or come back to what was kept.
-
-        Args:
-            evidence: Of what was tried.
-            breaking: γ of its paths that break a symmetry.
-        """
+    def judge(self, evidence: float) -> None:
+        """Keep what was tried, if it is better; then try the next, or come back to what was kept."""
         self.tried += 1
-        left, is_found = self.settings.tries - self.tried, self.is_symmetric
+        is_scaled, self.is_symmetric = not self.is_symmetric, False
         if evidence > self.evidence:
-            self.evidence, self.breaking = evidence, breaking
-            if not self.is_symmetric:
+            if is_scaled:
                 self.scale, self.gained = self.scale * self._factor, self.gained + 1
-            self.kept = copy_parts(self._parts)
+            self.evidence, self.kept = evidence, copy_parts(self._parts)
         else:
             restore_parts(self._parts, self.kept)
-            is_found, self.upwards = is_found or self.upwards or self.gained > 0, True
-        if left and self.breaking > USED and not self.is_symmetric and (is_found or left == 1):
-            self._break_nothing()
-        elif left and not is_found:
+            if is_scaled:
+                self.is_done, self.upwards = self.upwards or self.gained > 0, True
+        self.is_done = self.is_done or self.tried == self.settings.tries
+        if not self.is_done:
             self._scale()
-        else:
-            self.is_done = True
 
     def give_up(self) -> None:
         """Come back to what was kept, and try nothing more."""
@@ -174,7 +169,7 @@ class Search:
             setattr(self, name, type(getattr(self, name))(state[name]))
         self.kept = {name.removeprefix("kept."): value for name, value in state.items() if name.startswith("kept.")}
 
-    _PLAIN = ("evidence", "scale", "seed", "breaking", "tried", "gained", "upwards", "is_symmetric", "is_done")
+    _PLAIN = ("evidence", "scale", "seed", "tried", "gained", "upwards", "is_done", "is_symmetric")
 
     @property
     def _factor(self) -> float:
@@ -188,8 +183,7 @@ class Search:
     @torch.no_grad()
     def _break_nothing(self) -> None:
         """Switch off all paths that break a symmetry."""
-        self.is_symmetric, prior = True, self.problem.prior
-        named = weights(self.problem.model)
+        prior, named = self.problem.prior, weights(self.problem.model)
         for name in breaking_tensors(self.problem):
             named[name].zero_()
             prior.log_precision[prior.groups.index(prior.group_of[name])] = LOG_PRECISION_RANGE[1]
