@@ -11,7 +11,8 @@ import symbayes as sb
 from symbayes.curvature import Ggn, Lanczos, Preconditioned, TangentKernel
 from symbayes.curvature.ggn import Products
 from symbayes.data.source import as_source
-from symbayes.training.scale import ScaleSearch, Search, scaled_groups
+from symbayes.priors import LOG_PRECISION_RANGE, Prior
+from symbayes.training.scale import ScaleSearch, Search, breaking_tensors, scaled_groups
 from symbayes.training.trainer import Problem
 
 
@@ -106,6 +107,64 @@ def test_paths_that_break_a_symmetry_are_charged_in_full():
     problem = Problem(model, as_source(task.train, torch.device("cpu")), sb.Categorical(), prior)
     scaled = {name for name, is_scaled in zip(prior.groups, scaled_groups(prior, problem), strict=True) if is_scaled}
     assert scaled == {"block1.paths.conv.weight", "block1.paths.conv.bias"}
+
+
+def with_a_choice(prior: type[Prior] = sb.TensorwisePrior) -> Problem:
+    """Sums of four features, by paths that know which is which and by one that does not."""
+    inputs = torch.randn(80, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    group = sb.groups.symmetric(4).pooled()
+    paths = {"dense": sb.layers.DensePath((1, 4), (2, 1)), "same": sb.layers.OrbitPath(1, 2, group)}
+    model = nn.Sequential(nn.Unflatten(1, (1, 4)), sb.RelaxedLayer(paths), nn.Flatten()).double()
+    data = as_source((inputs, (inputs.sum(1) > 0).long()), torch.device("cpu"))
+    return Problem(model, data, sb.Categorical(), prior(model))
+
+
+BREAKING = ["1.paths.dense.weight", "1.paths.dense.bias"]
+
+
+def test_where_a_symmetry_is_broken_the_first_try_keeps_it():
+    problem = with_a_choice()
+    prior, named = problem.prior, dict(problem.model.named_parameters())
+    assert breaking_tensors(problem) == BREAKING
+    for gain in (True, False):
+        before = {name: parameter.detach().clone() for name, parameter in named.items()}
+        search = Search(ScaleSearch(factor=2.0), problem)
+        search.begin(-3.0, 0, breaking=1.0)
+        assert not named[BREAKING[0]].any()
+        assert torch.equal(named["1.paths.same.weight"], before["1.paths.same.weight"])
+        assert prior.precisions()[BREAKING[0]].log().item() == pytest.approx(LOG_PRECISION_RANGE[1])
+        assert prior.precisions()["1.paths.same.weight"].item() == pytest.approx(1.0)
+        search.judge(-2.0 if gain else -4.0)
+        assert named[BREAKING[0]].any() == (not gain)
+        assert prior.precisions()["1.paths.same.weight"].item() == pytest.approx(0.5)  # scales are tried then
+        search.judge(-5.0)
+        assert search.upwards
+        search.judge(-5.0)
+        assert search.is_done
+        assert (search.evidence, search.scale) == (-2.0 if gain else -3.0, 1.0)
+        with torch.no_grad():
+            named[BREAKING[0]].fill_(1.0)
+            prior.log_precision.zero_()
+
+
+def test_paths_that_share_a_precision_with_others_are_not_switched_off():
+    assert breaking_tensors(with_a_choice(sb.LayerwisePrior)) == []
+
+
+@pytest.mark.parametrize("is_gain", [True, False])
+def test_training_asks_without_paths_that_break_a_symmetry_if_they_are_used(is_gain, monkeypatch):
+    evidences = iter([-1.0, 0.0 if is_gain else -2.0, -3.0, -3.0])
+    monkeypatch.setattr(ScaleSearch, "evidence", lambda *parts: next(evidences))
+    problem = with_a_choice()
+    trainer = sb.Laplace(search=ScaleSearch()).trainer(problem, sb.Schedule(20, 20), sb.Optimiser())
+    state = trainer.init(torch.Generator().manual_seed(0))
+    asked = []
+    while not trainer.is_done(state):
+        trainer.epoch(state)
+        asked.append(state.search.is_symmetric)
+    assert asked == [False] * 13 + [True, True] + [False] * 5
+    weight = problem.model[1].paths["dense"].weight
+    assert (weight.abs().max() < 1e-6) == is_gain
 
 
 def fitted(epochs: int, **settings) -> sb.Result:
