@@ -16,6 +16,7 @@ from papers.figures import pruning as pruning_study
 from papers.figures import structure as structure_study
 from papers.figures.gallery import run as draw_gallery
 from papers.figures.illustrations import run as draw_illustrations
+from papers.rows import whole_numbers
 from papers.runs import commit
 from symbayes.cli.study import Progress
 from symbayes.cli.terminal import check_folder, console, with_progress, writing
@@ -72,13 +73,13 @@ def starts(
 
 def ranks(
     epochs: Annotated[int, typer.Option(min=1)] = 40,
-    num_data: Annotated[int, typer.Option("--data", help="Training images.", min=20)] = 500,
+    size: Annotated[int, typer.Option(help="Training images.", min=20)] = 500,
     seed: Annotated[int, typer.Option(help="Of data and weights.")] = 0,
     out: Annotated[Path, typer.Option(help="File for the figures.")] = Path("ranks.json"),
 ) -> None:
     """Whether the evidence ranks small networks as their test loss does: twelve kinds on each of three tasks."""
     with console.status("training") as status:
-        rows = list(evidence_study.ranks(epochs, num_data, seed, status.update))
+        rows = list(evidence_study.ranks(epochs, size, seed, status.update))
     table = Table("task", "network", "−log evidence", "test NLL", "accuracy")
     for row in rows:
         figures = f"{-row.log_evidence:.3f} ± {row.standard_error:.3f}", f"{row.test_nll:.3f}", f"{100 * row.accuracy:.1f} %"
@@ -109,8 +110,7 @@ def prune(
     if network not in pruning_study.NETWORKS or not set(chosen) <= set(pruning_study.UNITS):
         known = f"{', '.join(pruning_study.NETWORKS)} and units {', '.join(pruning_study.UNITS)}"
         raise typer.BadParameter(f"There are networks {known}; got {network} and {units}.")
-    whole = _loaded(task, data, device)
-    some = whole if size is None else whole.subset(size)
+    some = _loaded(task, data, device, size)
     with console.status("training") as status:
         networks = pruning_study.trained(some, network, epochs, range(seeds), device, status.update)
         rows = list(pruning_study.prunings(some, networks, network, tuning, chosen, status.update))
@@ -136,12 +136,14 @@ def structure(
     out: Annotated[Path, typer.Option(help="File for the figures.")] = Path("structure.json"),
 ) -> None:
     """Whether matrices become convolutions: a fully connected network, relaxed, learned and hardened."""
-    stages = [int(count) for count in blocks.split(",")]
-    whole = _loaded(task, data, device)
-    some = whole if size is None else whole.subset(size)
+    some = _loaded(task, data, device, size)
+    try:
+        stages = whole_numbers("blocks", blocks.split(","))
+        structure_study.fully_connected(some, 1, stages)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     with console.status("training") as status:
-        found = structure_study.structures(some, width, stages, epochs, tuning, range(seeds), device, status.update)
-        rows = [row for row, _ in found]
+        rows = list(structure_study.structures(some, width, stages, epochs, tuning, range(seeds), device, status.update))
     table = Table("seed", "off", "−log evidence", "convolutions", "parameters", "accuracy, %", "tuned, %", "test NLL")
     for row in rows:
         accuracies = " → ".join(f"{100 * value:.2f}" for value in row.accuracy)
@@ -155,11 +157,14 @@ def structure(
     _write_figures(out, rows)
 
 
-def _loaded(task: str, data: Path | None, device: str) -> Task:
-    """A task, and a device that is there; or what is wrong with them."""
+def _loaded(task: str, data: Path | None, device: str, size: int | None = None) -> Task:
+    """A task, or some of its data; the device is checked, too."""
+    if data is not None and not data.is_dir():
+        raise typer.BadParameter(f"--data must be a folder; {data} is none. How many images there are is --size.")
     try:
         check_device(device)
-        return load(task, data)
+        whole = load(task, data)
+        return whole if size is None else whole.subset(size)
     except (ValueError, KeyError, OSError) as error:
         raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
 

@@ -7,6 +7,7 @@ from statistics import mean, stdev
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from papers.ella.recipes import is_photographs
 from symbayes.curvature.kfac import Kfac
@@ -110,11 +111,11 @@ def prunings(
     """Prune trained networks, each with its seed, in every way, and tune what is left."""
     data = task.train[0][:_DATA], task.train[1][:_DATA]
     for seed, result in networks:
-        whole = _accuracy(result.model, task)
+        whole, _ = scores(result.model, task)
         for of, keep, by, shots in product(units, KEEPS, ("surgeon", "magnitude"), SHOTS):
             say(f"seed {seed}: {100 * keep:g} % of {of} by {by}, shots {shots}")
             found = pruned(result.model, data, keep, by=by, units=of, prior=result.prior, shots=shots)
-            accuracy = _accuracy(found.model, task)
+            accuracy, _ = scores(found.model, task)
             after = tuned(found.model, task, tuning, seed, result.prior) if of == "channels" else None
             sizes, counts = found.parameters, found.operations
             yield Row(
@@ -149,17 +150,19 @@ def tuned(model: nn.Module, task: Task, epochs: int, seed: int, prior: Prior | N
     objective, schedule = Map(Kfac(MonteCarloFisher())), Schedule(epochs=epochs, learning_rate=_RATE)
     augment = _augmentation(task)
     fit(model, task.train, prior=own, objective=objective, schedule=schedule, augment=augment, seed=seed, progress=False)
-    return _accuracy(model, task)
+    return scores(model, task)[0]
 
 
 @torch.no_grad()
-def _accuracy(model: nn.Module, task: Task) -> float:
-    """On test data."""
-    device, right = next(model.parameters()).device, 0
+def scores(model: nn.Module, task: Task) -> tuple[float, float]:
+    """Accuracy and loss on test data."""
+    device, right, loss = next(model.parameters()).device, 0, 0.0
     model.eval()
     for inputs, targets in zip(task.test[0].split(500), task.test[1].split(500), strict=True):
-        right += int((model(inputs.to(device)).argmax(1).cpu() == targets.cpu()).sum())
-    return right / len(task.test[0])
+        outputs = model(inputs.to(device)).cpu()
+        right += int((outputs.argmax(1) == targets.cpu()).sum())
+        loss += float(functional.cross_entropy(outputs, targets.cpu(), reduction="sum"))
+    return right / len(task.test[0]), loss / len(task.test[0])
 
 
 def means(rows: Sequence[Row]) -> list[tuple[str, ...]]:

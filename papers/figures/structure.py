@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from papers.ella.recipes import is_photographs
-from papers.figures.pruning import tuned
+from papers.figures.pruning import scores, tuned
 from symbayes.curvature.evaluate import evaluating
 from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
@@ -80,8 +80,14 @@ class Merge(nn.Module):
 
 
 def fully_connected(task: Task, width: int, blocks: Sequence[int]) -> nn.Sequential:
-    """Stages of blocks; from one to the next the sides of the grid are halved, and there are four times the channels."""
+    """Stages of blocks; from one to the next the sides of the grid are halved, and there are four times the channels.
+
+    Raises:
+        ValueError: If images are too small for so many stages.
+    """
     channels, side, layers = task.train[0].shape[1], task.train[0].shape[-1], list[nn.Module]()
+    if side % 2 ** len(blocks):
+        raise ValueError(f"The side of images must be a multiple of 2 for every stage; {side} is not for {len(blocks)} stages.")
     for stage, count in enumerate(blocks):
         side, wider = side // 2, width * 4**stage
         layers += [Merge(channels, wider), *(Block(wider, side**2) for _ in range(count))]
@@ -112,8 +118,8 @@ def structures(
     seeds: Sequence[int],
     device: str,
     say: Callable[[str], None],
-) -> Iterator[tuple[Row, nn.Module]]:
-    """Networks that were learned and hardened, seed by seed, with what there is to say of them."""
+) -> Iterator[Row]:
+    """Networks that were learned and hardened, seed by seed, and what there is to say of them."""
     for seed in seeds:
         say(f"seed {seed}: training")
         with torch.random.fork_rng():  # layers of torch draw their weights from the global generator
@@ -123,14 +129,14 @@ def structures(
         model = relaxed(network, example[:8], torch.Generator().manual_seed(seed))
         augment = FlipCrop() if is_photographs(task.name) else None
         result = fit(model.to(device), task.train, epochs=epochs, augment=augment, seed=seed, progress=False)
-        before, evidence = _scores(result.model, task), result.evidence
+        before, evidence = scores(result.model, task), result.evidence
         for off in OFF:
             say(f"seed {seed}: hardening")
             found = hardened(result.model, example.to(device), off=off)
-            after = _scores(found.model, task)
+            after = scores(found.model, task)
             say(f"seed {seed}: tuning")
             in_the_end = tuned(deepcopy(found.model), task, tuning, seed) if tuning else None
-            row = Row(
+            yield Row(
                 task.name,
                 seed,
                 epochs,
@@ -147,16 +153,3 @@ def structures(
                 (before[1], after[1]),
                 result.history[-1].seconds,
             )
-            yield row, found.model
-
-
-@torch.no_grad()
-def _scores(model: nn.Module, task: Task) -> tuple[float, float]:
-    """Accuracy and loss on test data."""
-    device, right, loss = next(model.parameters()).device, 0, 0.0
-    model.eval()
-    for inputs, targets in zip(task.test[0].split(500), task.test[1].split(500), strict=True):
-        outputs = model(inputs.to(device)).cpu()
-        right += int((outputs.argmax(1) == targets.cpu()).sum())
-        loss += float(functional.cross_entropy(outputs, targets.cpu(), reduction="sum"))
-    return right / len(task.test[0]), loss / len(task.test[0])

@@ -41,8 +41,8 @@ def test_ranks_are_alike_or_opposite():
 def test_both_are_commands_that_leave_their_figures(tmp_path, monkeypatch):
     monkeypatch.setattr(evidence, "RANKED", ((("conv",), 1), (("factored", "conv"), 1)))
     monkeypatch.setattr(evidence, "TASKS", ("upright-digits", "placed-digits"))
-    quick = ("--epochs", "1", "--data", "40")
-    for words, rows in ((("starts", "--width", "1", "--seeds", "1"), 4), (("ranks",), 4)):
+    quick = ("--epochs", "1", "--size", "40")
+    for words, rows in ((("starts", "--task", "placed-digits", "--width", "1", "--seeds", "1"), 4), (("ranks",), 4)):
         out = tmp_path / f"{words[0]}.json"
         result = CliRunner().invoke(app, [*words, *quick, "--out", str(out)])
         assert result.exit_code == 0, result.output
@@ -50,3 +50,9 @@ def test_both_are_commands_that_leave_their_figures(tmp_path, monkeypatch):
         assert len(found) == rows
         assert all(0 <= row["accuracy"] <= 1 and row["log_evidence"] < 0 and "commit" in row for row in found)
     assert "all: rank correlation" in result.output
+
+
+def test_a_number_is_no_folder_of_data():
+    result = CliRunner().invoke(app, ["starts", "--data", "40"])
+    assert result.exit_code == 2
+    assert "How many images there are is --size" in " ".join(result.output.replace("│", " ").split())
