@@ -96,6 +96,15 @@ def test_what_is_frozen_loses_columns_alone():
     assert {tuple(column) for column in smaller[2].weight.T.tolist()} < columns
 
 
+@pytest.mark.parametrize("units", ["channels", "weights"])
+def test_a_bias_that_is_frozen_stays_while_its_weight_makes_up(units):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    model[2].bias.requires_grad_(False)
+    smaller = sb.prune(model, (torch.randn(20, 4), torch.arange(20) % 3), 0.5, units=units)
+    assert torch.equal(smaller[2].bias, model[2].bias)
+    assert not set(smaller[2].weight.flatten().tolist()) & set(model[2].weight.flatten().tolist())
+
+
 def test_rows_are_columns_of_the_transpose(quadratic):
     rows = torch.tensor([0, 2])
     W, wanted = brute_force(quadratic, mask(quadratic, rows=rows))
