@@ -71,7 +71,7 @@ def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> C
             scores = scores + mask.reshape(-1, per_head, length, keys.shape[1])
         if key_padding_mask is not None:
             scores = scores + functional.pad(_additive(key_padding_mask, scores), (0, len(added)))[:, None, None, :]
-        weights = scores.softmax(-1)
+        weights = scores.softmax(-1) if need_weights else _safe_softmax(scores)  # as torch's own
         mixed = (weights @ v).transpose(1, 2).reshape(n, length, width)
         outputs = show("out_proj", mixed, functional.linear(mixed, module.out_proj.weight, module.out_proj.bias))
         shown = weights.mean(1) if average_attn_weights else weights
@@ -149,6 +149,12 @@ def recurrent_forward(module: nn.RNNBase, show: Show, name: str) -> Callable[...
         return outputs if module.batch_first else outputs.transpose(0, 1), ends if is_lstm else ends[0]
 
     return forward
+
+
+def _safe_softmax(scores: Tensor) -> Tensor:
+    """Of the last axis; zeros where all scores are −∞, such as those of a padded token that sees only padded ones."""
+    masked = (scores == float("-inf")).all(-1, keepdim=True)
+    return scores.masked_fill(masked, 0.0).softmax(-1).masked_fill(masked, 0.0)
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Any torch module: its exact diagonal from rows against Jacobians, and what is refused."""
 
 from copy import deepcopy
+from math import isfinite
 
 import pytest
 import torch
@@ -125,6 +126,10 @@ MODELS = {
         ),
         (5, 4),
     ),
+    "attention of rows that are masked altogether": (
+        lambda: Do(padded, [nn.MultiheadAttention(4, 2, batch_first=True), head(4)]),
+        (5, 4),
+    ),
     "attention by a function": (
         lambda: Do(
             lambda s, x: s.parts[1](
@@ -154,6 +159,12 @@ MODELS = {
     "transposed conv 2-d, groups and strides": (
         lambda: sequential(
             nn.ConvTranspose2d(4, 6, (3, 2), stride=2, padding=1, output_padding=1, groups=2, dilation=2), nn.Tanh()
+        ),
+        (4, 3, 3),
+    ),
+    "transposed conv 2-d, gaps wider than strides": (
+        lambda: sequential(
+            nn.ConvTranspose2d(4, 4, (3, 2), (2, 1), (1, 2), (1, 0), groups=2, bias=True, dilation=(3, 4)), nn.Tanh()
         ),
         (4, 3, 3),
     ),
@@ -282,6 +293,13 @@ def to_another(attention):
     return Do(forward, [attention, head(4)])
 
 
+def padded(s, x):
+    """From left to right, where the first two tokens of some data are padded: these see nothing."""
+    mask = (x[:, :1, 0] > 0) & (torch.arange(x.shape[1]) < 2)
+    causal = torch.triu(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool), 1)
+    return s.parts[1](s.parts[0](x, x, x, key_padding_mask=mask, attn_mask=causal, need_weights=False)[0].mean(1))
+
+
 def head(features):
     return nn.Linear(features, 3)
 
@@ -352,6 +370,12 @@ def test_the_diagonal_from_rows_is_exact(name, generator):
         assert_close(block.diagonal, wanted[tensor, tensor].diagonal(), msg=lambda text, tensor=tensor: f"{tensor}: {text}")
 
 
+def test_a_transposed_convolution_has_a_patch_for_each_cell_unless_a_stride_is_added(generator):
+    for name, kronecker in (("gaps wider than strides", True), ("wide gaps", False)):
+        model, inputs = build(f"transposed conv 2-d, {name}", generator)
+        assert isinstance(run(model, inputs).blocks["0.weight"], KroneckerBlock) == kronecker
+
+
 def test_kronecker_factors_of_an_embedding_are_diagonal_and_in_its_order(generator):
     model, _ = build("attention", generator)
     tokens = torch.tensor([[1, 2, 0]])
@@ -361,6 +385,17 @@ def test_kronecker_factors_of_an_embedding_are_diagonal_and_in_its_order(generat
     assert_close(embedding.A.matrices[0], torch.tensor([0.0, 1, 1, 0, 0, 0], dtype=torch.float64) / 3)
     used = embedding.dense().diagonal().view(6, 4).sum(1) > 0
     assert used.tolist() == [False, True, True, False, False, False]
+
+
+def test_attention_that_sees_nothing_gives_what_torch_gives(generator):
+    model, inputs = build("attention of rows that are masked altogether", generator)
+    wanted = model(inputs)
+    assert (inputs[:, 0, 0] > 0).any()
+    assert wanted.isfinite().all()
+    with Capture(model) as capture:
+        assert_close(capture.forward(inputs), wanted)
+    result = sb.fit(model, (inputs, torch.arange(5) % 3), epochs=1, progress=False)
+    assert isfinite(result.evidence.total)
 
 
 def run(model, inputs):
