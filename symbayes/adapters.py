@@ -231,9 +231,9 @@ def row_form(module: nn.Module) -> RowForm | None:
             return LinearRows()
         case nn.Conv1d() | nn.Conv2d() | nn.Conv3d():
             return ConvRows(module)
-        # A kernel with gaps wider than its stride may leave cells behind the last patch, which would be taken for one more.
+        # Cells that are added behind the last patch would be taken for one more where they are as many as a stride.
         case nn.ConvTranspose1d() | nn.ConvTranspose2d() | nn.ConvTranspose3d() if all(
-            gap <= step for gap, step in zip(module.dilation, module.stride, strict=True)
+            added < step for added, step in zip(module.output_padding, module.stride, strict=True)
         ):
             return TransposedConvRows(module)
         case nn.Embedding(max_norm=None, scale_grad_by_freq=False):
