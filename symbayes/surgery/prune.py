@@ -383,6 +383,7 @@ def _without_weights(model: nn.Module, target: int, setting: _Setting) -> None:
     rows = {name: named[name].detach().reshape(shape) for name, shape in sites.items()}
     if setting.by == "surgeon":
         quadratics = setting.quadratics(model, list(sites))
+        rows = {name: W.reshape(len(quadratics[name]), -1, W.shape[2]) for name, W in rows.items()}
         of_all = {name: torch.stack([quadratic.element_costs() for quadratic in some]) for name, some in quadratics.items()}
         costs = {name: cost[..., : rows[name].shape[-1]] for name, cost in of_all.items()}  # biases stay
     else:

@@ -17,7 +17,7 @@ from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import TangentKernel
-from symbayes.curvature.kfac import Kfac, RunningCurvature
+from symbayes.curvature.kfac import Ekfac, Kfac, RunningCurvature
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
 from symbayes.groups.grids import p4
@@ -26,6 +26,7 @@ from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.smooth import SparseConvPath
 from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.values import Gaussian
+from symbayes.surgery.surgeon import JointKfac
 from tests.curvature.networks import Do
 from tests.oracles import dense_ggn, softmax_hessian
 
@@ -730,6 +731,65 @@ def test_attention_has_kronecker_factors_and_exact_biases(name, generator):
             assert isinstance(block, KroneckerBlock), tensor
         elif "proj" in tensor:
             assert_close(block.dense(), wanted[tensor, tensor], msg=lambda text, tensor=tensor: f"{tensor}: {text}")
+
+
+def apart(s, x):
+    """Attention by functions, from two tokens to three others that are much larger."""
+    q, k, v = (part(each) for part, each in zip(s.parts[:3], (x[:, :2], 10 * x[:, 2:], 10 * x[:, 2:]), strict=True))
+    q, k, v = (each.unflatten(-1, (2, -1)).transpose(1, 2) for each in (q, k, v))
+    mixed = functional.scaled_dot_product_attention(q, k, v)
+    return s.parts[4](s.parts[3](mixed.transpose(1, 2).flatten(2)).mean(1))
+
+
+def together(s, x):
+    return s.parts[1](s.parts[0](x[:, :2], memory := 10 * x[:, 2:], memory, need_weights=False)[0].mean(1))
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["biases", "no biases"])
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("rule", [Kfac(), Kfac(sharing="reduce"), Ekfac(), JointKfac()], ids=str)
+def test_attention_to_another_sequence_is_three_linear_layers(rule, copies, bias, generator):
+    attention = nn.MultiheadAttention(2, 2, bias=bias, batch_first=True)
+    linears = [nn.Linear(2, 2, bias=bias) for _ in range(3)]
+    with torch.no_grad():
+        for part, linear in enumerate(linears):
+            linear.weight.copy_(attention.in_proj_weight[2 * part : 2 * part + 2])
+            if bias:
+                linear.bias.copy_(attention.in_proj_bias[2 * part : 2 * part + 2].normal_(generator=generator))
+    last, inputs = head(2), torch.randn(4, 5, 2, generator=generator, dtype=torch.float64)
+    models = [Do(together, [attention, last]).double(), Do(apart, [*linears, attention.out_proj, last]).double()]
+    if copies > 1:
+        models = [sb.OrbitAverage(model, sb.affine2d(on="points").starting(0.3), copies).eval() for model in models]
+    prefix = "net." if copies > 1 else ""
+    data = TensorSource(inputs, torch.arange(4) % 3, CPU)
+    found, wanted = (rule.curvature(model, data, Categorical()).blocks for model in models)
+    thirds = [wanted[f"{prefix}parts.{part}.weight"].dense() for part in range(3)]
+    assert_close(found[f"{prefix}parts.0.in_proj_weight"].dense(), torch.block_diag(*thirds))
+
+
+def test_kronecker_factors_of_queries_are_exact_where_there_is_one(generator):
+    """Of a single datum, beside a longer sequence, H of the third that makes queries is a product."""
+    attention, memory = nn.MultiheadAttention(2, 1, batch_first=True), slice(1, None)
+    model = Do(lambda s, x: s.parts[0](x[:, :1], x[:, memory], x[:, memory])[0][:, 0], [attention]).double()
+    inputs = torch.randn(1, 4, 2, generator=generator, dtype=torch.float64)
+    inputs[:, memory] *= 10
+    data = TensorSource(inputs, torch.zeros(1, 2, dtype=torch.float64), CPU)
+    wanted = dense_ggn(model, inputs, lambda outputs: torch.eye(2, dtype=torch.float64))
+    weight = "parts.0.in_proj_weight"
+    for rule in (Kfac(), Kfac(sharing="reduce")):
+        found = rule.curvature(model, data, Gaussian(1.0).double()).blocks[weight].dense()
+        assert wanted[weight, weight][:4, :4].norm() > 0
+        assert_close(found[:4, :4], wanted[weight, weight][:4, :4])
+
+
+def test_attention_to_views_of_its_own_sequence_sees_it_once(generator):
+    attention, inputs = nn.MultiheadAttention(4, 2, batch_first=True), torch.randn(4, 5, 4, generator=generator).double()
+    same = Do(lambda s, x: s.parts[1](s.parts[0](x, x, x)[0].mean(1)), [attention, head(4)]).double()
+    views = Do(lambda s, x: s.parts[1](s.parts[0](x, x[:], x[:])[0].mean(1)), same.parts).double()
+    of_same, of_views = (run(model, inputs).blocks["parts.0.in_proj_weight"] for model in (same, views))
+    assert_close(of_views.A.matrices, of_same.A.matrices.expand(3, -1, -1))
+    G = of_same.G.matrices[0]
+    assert_close(of_views.G.matrices, torch.stack([G[4 * part : 4 * part + 4, 4 * part : 4 * part + 4] for part in range(3)]))
 
 
 def test_kronecker_factors_of_what_attention_sees_once_are_exact(generator):
