@@ -87,6 +87,22 @@ class LinearRows(RowForm):
         return inputs.ndim <= 2
 
 
+class ProjectionRows(LinearRows):
+    """The matrix of attention that makes queries, keys and values of one sequence; its thirds are blocks where of several.
+
+    What is seen is [n, longest, 3, width + 1] then: zeros behind the shorter sequences, and else a one at the end.
+    """
+
+    def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
+        return super().input_rows(inputs) if inputs.ndim == 3 else inputs[..., :-1]
+
+    def presence(self, inputs: Tensor) -> Float[Tensor, "n s block"] | None:
+        return None if inputs.ndim == 3 else inputs[..., -1]
+
+    def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
+        return super().output_rows(outputs) if outputs.ndim == 3 else outputs
+
+
 class TransposedRows(LinearRows):
     """The same for a weight that is stored [d_in, d_out], as a Conv1D of transformers has it."""
 
@@ -231,9 +247,9 @@ def row_form(module: nn.Module) -> RowForm | None:
             return LinearRows()
         case nn.Conv1d() | nn.Conv2d() | nn.Conv3d():
             return ConvRows(module)
-        # A kernel with gaps wider than its stride may leave cells behind the last patch, which would be taken for one more.
+        # Cells that are added behind the last patch would be taken for one more where they are as many as a stride.
         case nn.ConvTranspose1d() | nn.ConvTranspose2d() | nn.ConvTranspose3d() if all(
-            gap <= step for gap, step in zip(module.dilation, module.stride, strict=True)
+            added < step for added, step in zip(module.output_padding, module.stride, strict=True)
         ):
             return TransposedConvRows(module)
         case nn.Embedding(max_norm=None, scale_grad_by_freq=False):
@@ -381,7 +397,7 @@ def _shows_attention(module: nn.Module) -> bool:
 def _attention_maps(module: nn.MultiheadAttention) -> Iterator[InnerMap]:
     """Its projections; where queries, keys and values have weights of their own, their common bias is a map for itself."""
     if module._qkv_same_embed_dim:
-        yield InnerMap("in_proj", LinearRows(), "in_proj_weight", "in_proj_bias", "in_proj")
+        yield InnerMap("in_proj", ProjectionRows(), "in_proj_weight", "in_proj_bias", "in_proj")
     else:
         yield from (InnerMap(f"{part}_proj", LinearRows(), f"{part}_proj_weight", "", f"{part}_proj") for part in "qkv")
         yield InnerMap("in_proj", LinearRows(), "", "in_proj_bias", "in_proj")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -15,12 +16,17 @@ def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> C
     """A forward pass for attention equal to the module's own that shows its projections."""
 
     def project(*given: Tensor) -> Sequence[Tensor]:
-        """Queries, keys and values [n, length, width] by one matrix: it sees all sequences, and a third of each is used."""
-        distinct = list({id(each): each for each in given}.values())
-        sequences = torch.cat(distinct, 1) if len(distinct) > 1 else distinct[0]
-        packed = show("in_proj", sequences, functional.linear(sequences, module.in_proj_weight, module.in_proj_bias))
-        pieces = dict(zip(map(id, distinct), packed.split([each.shape[1] for each in distinct], 1), strict=True))
-        return [pieces[id(each)].chunk(3, -1)[third] for third, each in enumerate(given)]
+        """Queries, keys and values [n, length, width] by one matrix; by a third of it each where sequences differ.
+
+        These stand side by side then, [n, longest, 3, width], with zeros behind the shorter ones, and end with a one.
+        """
+        W, bias = module.in_proj_weight, module.in_proj_bias
+        if all(each is given[0] for each in given):
+            return show("in_proj", given[0], functional.linear(given[0], W, bias)).chunk(3, -1)
+        lengths, biases = [each.shape[1] for each in given], (None,) * 3 if bias is None else bias.chunk(3)
+        found = (functional.linear(each, own, b) for each, own, b in zip(given, W.chunk(3), biases, strict=True))
+        seen, packed = _side_by_side([functional.pad(each, (0, 1), value=1.0) for each in given]), _side_by_side(list(found))
+        return [shown[:, :length] for shown, length in zip(show("in_proj", seen, packed).unbind(2), lengths, strict=True)]
 
     def project_apart(*given: Tensor) -> Sequence[Tensor]:
         """The same by a matrix for each; a bias of all is the same at all positions, which is one row."""
@@ -71,7 +77,7 @@ def attention_forward(module: nn.MultiheadAttention, show: Show, name: str) -> C
             scores = scores + mask.reshape(-1, per_head, length, keys.shape[1])
         if key_padding_mask is not None:
             scores = scores + functional.pad(_additive(key_padding_mask, scores), (0, len(added)))[:, None, None, :]
-        weights = scores.softmax(-1)
+        weights = scores.softmax(-1) if need_weights else _safe_softmax(scores)  # as torch's own
         mixed = (weights @ v).transpose(1, 2).reshape(n, length, width)
         outputs = show("out_proj", mixed, functional.linear(mixed, module.out_proj.weight, module.out_proj.bias))
         shown = weights.mean(1) if average_attn_weights else weights
@@ -149,6 +155,18 @@ def recurrent_forward(module: nn.RNNBase, show: Show, name: str) -> Callable[...
         return outputs if module.batch_first else outputs.transpose(0, 1), ends if is_lstm else ends[0]
 
     return forward
+
+
+def _side_by_side(sequences: Sequence[Tensor]) -> Float[Tensor, "n longest m d"]:
+    """Sequences [n, length, d] with zeros behind the shorter ones."""
+    longest = max(each.shape[1] for each in sequences)
+    return torch.stack([functional.pad(each, (0, 0, 0, longest - each.shape[1])) for each in sequences], 2)
+
+
+def _safe_softmax(scores: Tensor) -> Tensor:
+    """Of the last axis; zeros where all scores are −∞, such as those of a padded token that sees only padded ones."""
+    masked = (scores == float("-inf")).all(-1, keepdim=True)
+    return scores.masked_fill(masked, 0.0).softmax(-1).masked_fill(masked, 0.0)
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:

@@ -96,6 +96,36 @@ def test_what_is_frozen_loses_columns_alone():
     assert {tuple(column) for column in smaller[2].weight.T.tolist()} < columns
 
 
+@pytest.mark.parametrize("units", ["channels", "weights"])
+def test_a_bias_that_is_frozen_stays_while_its_weight_makes_up(units):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    model[2].bias.requires_grad_(False)
+    smaller = sb.prune(model, (torch.randn(20, 4), torch.arange(20) % 3), 0.5, units=units)
+    assert torch.equal(smaller[2].bias, model[2].bias)
+    assert not set(smaller[2].weight.flatten().tolist()) & set(model[2].weight.flatten().tolist())
+
+
+class Cross(nn.Module):
+    """Attention from two tokens to others."""
+
+    def __init__(self):
+        super().__init__()
+        self.attn, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.attn(x[:, :2], x[:, 2:], x[:, 2:])[0].mean(1))
+
+
+@pytest.mark.parametrize("by", ["surgeon", "magnitude"])
+def test_weights_of_attention_to_another_sequence_are_pruned(by):
+    model, data = Cross(), (torch.randn(20, 5, 4), torch.arange(20) % 3)
+    found = pruned(model, data, 0.5, units="weights", by=by)
+    left = int((found.model.attn.in_proj_weight != 0).sum())
+    assert found.layers["attn.in_proj_weight"] == (48, left)
+    assert left < 48
+    assert found.parameters[1] == found.parameters[0] // 2
+
+
 def test_rows_are_columns_of_the_transpose(quadratic):
     rows = torch.tensor([0, 2])
     W, wanted = brute_force(quadratic, mask(quadratic, rows=rows))

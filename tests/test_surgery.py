@@ -624,6 +624,28 @@ def test_an_average_is_pruned_with_its_network(learned):
     assert len(found.model.net[0].conv.weight) < 8
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_network_at_positions_is_hardened_and_pruned(channels_last, generator):
+    layers = [nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 2, 1)]
+    network = nn.Sequential(*layers, *([Last()] if channels_last else []))
+    inputs = torch.randn(20, 1, 5, 6, generator=generator)
+    data, likelihood = (inputs, (inputs[:, 0] > 0.3).long()), sb.PerPosition(sb.Categorical(), 2)
+    model = sb.relax(sb.AtPositions(network, channels_last=channels_last), inputs)
+    found = hardened(model, inputs, prune=0.6, data=data, likelihood=likelihood)
+    assert not any(isinstance(module, sb.AtPositions) for module in found.model.modules())
+    assert found.model(inputs).shape == ((20, 5, 6, 2) if channels_last else (20, 2, 5, 6))
+    assert found.pruned.model is found.model
+    assert found.pruned.layers == {"0": (8, len(found.model[0].weight))}
+    assert count(found.model) == found.pruned.parameters[1] <= 0.6 * found.parameters[1]
+
+
+class Last(nn.Module):
+    """Channels."""
+
+    def forward(self, x):
+        return x.movedim(1, -1)
+
+
 def test_what_a_model_is_pruned_by_is_asked_for(learned):
     model, (inputs, targets) = learned
     with pytest.raises(ValueError, match=r"prune and data go together: .* got prune=0.5 and no data. Give both"):
@@ -632,6 +654,8 @@ def test_what_a_model_is_pruned_by_is_asked_for(learned):
         sb.harden(model, inputs, data=(inputs, targets))
     with pytest.raises(ValueError, match=r"prune must be the share of parameters to keep, .* got 1.5"):
         sb.harden(model, inputs, prune=1.5, data=(inputs, targets))
+    with pytest.raises(ValueError, match=r"likelihood is for prune, .* got a Gaussian and no prune. Leave it out"):
+        sb.harden(model, inputs, likelihood=sb.Gaussian())
 
 
 def test_the_likelihood_of_targets_is_that_given(learned):

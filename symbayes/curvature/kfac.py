@@ -143,7 +143,7 @@ class KroneckerAccumulator(Accumulator):
                 counts = rows.values.sum((0, 1))
                 self.counts = counts if self.counts is None else self.counts + counts
             else:
-                self.A.add(rows.values)
+                self.A.add(rows.evened().values)
 
     def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
         rows = self.site.summed_gradient_rows(gradients)

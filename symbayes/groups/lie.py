@@ -348,7 +348,7 @@ class Colours(LieGroup):
         if T.shape[-1] != inputs.shape[1] + 1:
             raise ValueError(
                 f"These maps of colours are for {T.shape[-1] - 1} channels, the inputs have {inputs.shape[1]}. "
-                f"Use sb.colours(channels={inputs.shape[1]})."
+                f"Use sb.groups.colours(channels={inputs.shape[1]})."
             )
         mixed = torch.einsum("nsij,njp->nsip", T[..., :-1].expand(len(inputs), -1, -1, -1), inputs.flatten(2))
         return (mixed + T[..., -1:]).unflatten(3, inputs.shape[2:])
@@ -361,7 +361,7 @@ def _check(holds: bool, wanted: str, inputs: Tensor) -> None:
     if not holds:
         raise ValueError(
             f"These maps act on {wanted}, got inputs of shape {tuple(inputs.shape)}. Reshape them, or choose what maps act on: "
-            "sb.affine2d(on='images' or 'points'), sb.affine1d(on='sequences' or 'points'), sb.colours()."
+            "sb.affine2d(on='images' or 'points'), sb.groups.affine1d(on='sequences' or 'points'), sb.groups.colours()."
         )
 
 

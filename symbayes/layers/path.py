@@ -19,7 +19,7 @@ attributes. Who reads it gets `Rows`: a value that carries both.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, cast
 
@@ -44,40 +44,49 @@ class Rows:
         copies: How many transformed copies of a datum the positions are of, [copies · rest], where outputs are averaged over
             copies. Rows are then averaged over copies before second moments are taken, as the outputs are.
         structure: Of each row.
+        share: Of positions, at which each block has a row; it has zeros at the others. None where it has one at all of them.
     """
 
     values: Float[Tensor, "n s block d"]
     copies: int = 1
     structure: Structure = "dense"
+    share: Float[Tensor, " block"] | None = None
 
     def fold(self, copies: int) -> "Rows":
         """Copies of a datum that stand side by side among the data, as positions of that datum."""
         if copies == 1:
             return self
-        return Rows(self.values.unflatten(0, (-1, copies)).flatten(1, 2), copies * self.copies, self.structure)
+        return replace(self, values=self.values.unflatten(0, (-1, copies)).flatten(1, 2), copies=copies * self.copies)
 
     def join(self, parts: int) -> "Rows":
         """Parts of a datum that stand side by side among the data, as positions of that datum."""
         if parts == 1:
             return self
         values = self.values.unflatten(1, (self.copies, -1)).unflatten(0, (-1, parts)).transpose(1, 2)
-        return Rows(values.flatten(1, 3), self.copies, self.structure)
+        return replace(self, values=values.flatten(1, 3))
 
     def mean_over_copies(self) -> "Rows":
         """One row in place of those of all copies; the mean of several one-hot rows is dense."""
         if self.copies == 1:
             return self
-        return Rows(self.values.unflatten(1, (self.copies, -1)).mean(1), 1, self._mixed)
+        return Rows(self.values.unflatten(1, (self.copies, -1)).mean(1), 1, self._mixed, self.share)
 
     def sum_over_copies(self) -> "Rows":
         """The same as a sum, which the rows of gradients take."""
         if self.copies == 1:
             return self
-        return Rows(self.values.unflatten(1, (self.copies, -1)).sum(1), 1, self._mixed)
+        return Rows(self.values.unflatten(1, (self.copies, -1)).sum(1), 1, self._mixed, self.share)
 
     def mean_over_positions(self) -> "Rows":
-        """One row for each datum."""
-        return Rows(self.values.mean(1, keepdim=True), 1, self._mixed)
+        """One row for each datum: the mean of those that there are."""
+        values = self.values.mean(1, keepdim=True)
+        return Rows(values if self.share is None else values / self.share[:, None], 1, self._mixed)
+
+    def evened(self) -> "Rows":
+        """Rows whose mean of a aᵀ over all positions is that over those where each block has one."""
+        if self.share is None:
+            return self
+        return replace(self, values=self.values / self.share.sqrt()[:, None], share=None)
 
     @property
     def _mixed(self) -> Structure:
@@ -102,7 +111,12 @@ class RowForm(ABC):
 
     def rows(self, inputs: Tensor, *, distinct: bool = False) -> Rows:
         """The rows of the input as a value, or the distinct ones alone; for whoever reads them."""
-        return Rows(self.distinct_rows(inputs) if distinct else self.input_rows(inputs), self.copies, self.structure)
+        values, present = self.distinct_rows(inputs) if distinct else self.input_rows(inputs), self.presence(inputs)
+        return Rows(values, self.copies, self.structure, None if present is None else present.mean((0, 1)))
+
+    def presence(self, inputs: Tensor) -> Float[Tensor, "n s block"] | None:
+        """One where a block has a row, and zero where it has none, as many in all data; None where it has one everywhere."""
+        return None
 
     def meets_once(self, inputs: Tensor) -> bool:
         """Whether the output is W a + b with a single row a for each datum, reshaped at most.

@@ -60,26 +60,29 @@ class _Writer:
     def moved(self, group: LieGroup, coefficients: Float[Tensor, "s k"], copies: fx.Node, shape: tuple[int, ...]) -> fx.Node:
         """Copies under their transformations."""
         match group:
-            case Product():
+            case Product() if _acts_as(Product, group):
                 for part in (group.first, group.second):
                     copies = self.moved(part, coefficients[:, [group.names.index(name) for name in part.names]], copies, shape)
                 return copies
-            case Images():
+            case Images() if _acts_as(Images, group):
+                copies = self._of_shape(copies, shape)
                 places = group.places(coefficients, (shape[1], shape[2]))
                 read = self._read(self.call("flatten", copies, 1, 2), places, group.padding)
                 return self.call("unflatten", read, 1, (-1, shape[0]))
-            case Sequences():
+            case Sequences() if _acts_as(Sequences, group):
+                copies = self._of_shape(copies, shape)
                 rows = self.call("unsqueeze", self.call("flatten", copies, 1, 2), 2)
                 read = self._read(rows, group.places(coefficients, shape[1])[:, None], group.padding)
                 return self.call("unflatten", self.call("squeeze", read, 2), 1, (-1, shape[0]))
-            case Points():
+            case Points() if _acts_as(Points, group):
                 T = group.elements(coefficients)[:, :-1]
                 for _ in shape:
                     T = T[:, None]
                 # [s, 1, (1,) d, d + 1]: points are rows.
                 matrices, shifts = T[..., :-1].mT.squeeze(1), T[..., -1]
                 return self._add(self.graph.call_function(torch.matmul, (copies, self.hold(matrices))), shifts)
-            case Colours():
+            case Colours() if _acts_as(Colours, group):
+                copies = self._of_shape(copies, shape)
                 T = group.elements(coefficients)[:, None, :-1]
                 values = self.call("flatten", copies, 3)
                 mixed = self.graph.call_function(torch.matmul, (self.hold(T[..., :-1]), values))
@@ -91,9 +94,20 @@ class _Writer:
                     "without its average, to be trained with result.augmentation()."
                 )
 
+    def _of_shape(self, copies: fx.Node, shape: tuple[int, ...]) -> fx.Node:
+        """The same copies; torch refuses others, which would be read at places that are not theirs."""
+        for axis, size in enumerate(shape, 2):
+            copies = self.call("unflatten", copies, axis, (size,))
+        return copies
+
     def _read(self, maps: fx.Node, places: Float[Tensor, "s h w 2"], padding: str) -> fx.Node:
         settings = {"mode": "bilinear", "padding_mode": padding, "align_corners": False}
         return self.graph.call_function(functional.grid_sample, (maps, self.hold(places)), settings)  # type: ignore[arg-type]
 
     def _add(self, node: fx.Node, shifts: Tensor) -> fx.Node:
         return self.graph.call_function(operator.add, (node, self.hold(shifts)))
+
+
+def _acts_as(kind: type[LieGroup], group: LieGroup) -> bool:
+    """Whether a group of a kind has no `transform` of its own."""
+    return type(group).transform is kind.transform

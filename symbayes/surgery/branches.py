@@ -121,8 +121,11 @@ def drop_branches(
             if isinstance(smaller, str):
                 left[end] = smaller
                 continue
+            if (fewer := count(model) - count(smaller)) == 0:
+                left[end] = "its parameters are used elsewhere, too"
+                continue
             after = fit(smaller)
-            cost = (now - after) / (count(model) - count(smaller))
+            cost = (now - after) / fewer
             if (lose is None or whole - after <= lose) and (best is None or cost < best[0]):
                 best = cost, end, smaller, after
         if best is None:

@@ -142,11 +142,26 @@ def hardened(
             f"prune and data go together: what to keep, and what tells its cost; got prune={prune} and "
             f"{'no data' if data is None else 'data'}. Give both, or neither."
         )
+    if prune is None and likelihood is not None:
+        raise ValueError(
+            f"likelihood is for prune, whose costs it tells; got a {type(likelihood).__name__} and no prune. Leave it out."
+        )
     found = _hardened(model, example, off, average)
     if prune is None or data is None:
         return found
-    smaller = pruned(found.model, data, prune, likelihood=likelihood)
+    if isinstance(model, AtPositions):
+        whole = AtPositions(found.model, channels_last=model.channels_last)
+        smaller = _of_network(pruned(whole, data, prune, likelihood=likelihood))
+    else:
+        smaller = pruned(found.model, data, prune, likelihood=likelihood)
     return dataclasses.replace(found, model=smaller.model, pruned=smaller)
+
+
+def _of_network(found: Pruned) -> Pruned:
+    """What became of the network in an `AtPositions`, by its own names."""
+    layers = {name.removeprefix("network."): sizes for name, sizes in found.layers.items()}
+    left = {name.removeprefix("network."): reason for name, reason in found.left.items()}
+    return dataclasses.replace(found, model=cast(AtPositions, found.model).network, layers=layers, left=left)
 
 
 def _hardened(model: nn.Module, example: Any, off: float, average: bool) -> Hardened:

@@ -23,9 +23,7 @@ def attentions(model: nn.Module) -> dict[str, nn.MultiheadAttention]:
     found = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.MultiheadAttention)
-        and torch_layer(module) is nn.MultiheadAttention
-        and module._qkv_same_embed_dim
+        if isinstance(module, nn.MultiheadAttention) and _why_left(module) is None
     }
     if not found:
         raise ValueError(
@@ -33,6 +31,19 @@ def attentions(model: nn.Module) -> dict[str, nn.MultiheadAttention]:
             "this one has none. units='branches' drops attention of any kind, where data flow around it."
         )
     return found
+
+
+def without_heads(model: nn.Module) -> dict[str, str]:
+    """By attention whose heads cannot be removed: why."""
+    every = {name: module for name, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)}
+    reasons = {name: _why_left(module) for name, module in every.items()}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _why_left(module: nn.MultiheadAttention) -> str | None:
+    if torch_layer(module) is not nn.MultiheadAttention:
+        return "it has a forward pass of its own"
+    return None if module._qkv_same_embed_dim else "its queries, keys and values are of several widths"
 
 
 def heads(model: nn.Module) -> dict[str, Bool[Tensor, " heads"]]:
@@ -54,10 +65,10 @@ def drop_heads(
     Args:
         model: With attention.
         target: Heads, of all attention together.
-        quadratics: What changes of weights cost, with the bias as last column. When None, squares of columns count, relative
-            to their mean, and no others make up for them.
+        quadratics: What changes of weights cost, with a bias that is trained as last column. When None, squares of columns
+            count, relative to their mean, and no others make up for them.
     """
-    modules, left = attentions(model), heads(model)
+    modules, before, left = attentions(model), heads(model), heads(model)
     names = {name: f"{name}.out_proj.weight".removeprefix(".") for name in modules}
     found = None if quadratics is None else quadratics(model, list(names.values()))
     every: list[tuple[float, str, int]] = []
@@ -69,17 +80,21 @@ def drop_heads(
     for _, name, head in sorted(every)[: max(0, len(every) - target)]:
         left[name][head] = False
     for name, module in modules.items():
-        columns, out = _columns(module)[~left[name]].flatten(), module.out_proj
+        gone = before[name] & ~left[name]
+        if not gone.any():
+            continue
+        columns, out = _columns(module)[~left[name]].flatten(), module.out_proj  # those that were zero stay so
         if found is not None and out.weight.requires_grad:  # what is frozen loses columns, and nothing else
             W = found[names[name]][0].without_columns(columns)
             out.weight.copy_(W[:, : module.embed_dim])
-            if out.bias is not None:
+            if out.bias is not None and out.bias.requires_grad:
                 out.bias.copy_(W[:, -1])
         out.weight[:, columns] = 0.0
+        rows = _columns(module)[gone].flatten()
         for part in range(3):
-            module.in_proj_weight[part * module.embed_dim + columns] = 0.0
+            module.in_proj_weight[part * module.embed_dim + rows] = 0.0
             if module.in_proj_bias is not None:
-                module.in_proj_bias[part * module.embed_dim + columns] = 0.0
+                module.in_proj_bias[part * module.embed_dim + rows] = 0.0
 
 
 def _squares(module: nn.MultiheadAttention) -> Float[Tensor, " heads"]:

@@ -31,7 +31,7 @@ from symbayes.priors import Prior
 from symbayes.surgery.branches import drop_branches
 from symbayes.surgery.calls import count, difference, is_layer, operations, outputs_of
 from symbayes.surgery.channels import SAME, Channel, cut_out, find_channels, parameters_without, stop_reading
-from symbayes.surgery.heads import drop_heads, heads
+from symbayes.surgery.heads import drop_heads, heads, without_heads
 from symbayes.surgery.surgeon import JointKfac, Quadratic
 
 _log = logging.getLogger("symbayes")
@@ -51,7 +51,8 @@ class Pruned:
     #: By layer: channels that it gives, or heads or weights that are not zero, before and after; by the end of a branch: its
     #: parameters.
     layers: dict[str, tuple[int, int]]
-    #: By layer: why no channel that it gives could be removed; by the end of a branch, why that could not.
+    #: By layer: why no channel that it gives could be removed, or none of its heads; by the end of a branch, why that could
+    #: not.
     left: dict[str, str]
     #: That are not zero, before and after.
     parameters: tuple[int, int]
@@ -151,7 +152,7 @@ def pruned(
         for shot in range(1, shots + 1):
             target = max(1, round(every * (1 - (1 - keep) * shot / shots)))
             drop_heads(smaller, target, setting.quadratics if by == "surgeon" else None)
-        layers = _layers(model, smaller, units)
+        layers, left = _layers(model, smaller, units), without_heads(model)
     elif units == "branches":
         fit = partial(_fit, data=source, likelihood=likelihood)
         smaller, layers, left = drop_branches(smaller, inputs, targets[-1], lose, fit)
@@ -215,10 +216,11 @@ class _Setting:
     by: str
 
     def quadratics(self, model: nn.Module, weights: Sequence[str]) -> dict[str, list[Quadratic]]:
-        """What changes of some weights cost, with the bias as last column where there is one; by group of channels."""
+        """What changes of some weights cost, with the bias as last column where one is trained; by group of channels."""
         trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
         named = dict(model.named_parameters())
-        chosen = {*weights, *(_bias(name) for name in weights)}
+        biases = (_bias(name) for name in weights)
+        chosen = {*weights, *(name for name in biases if trainable.get(name, False))}
         for name, parameter in named.items():
             parameter.requires_grad_(name in chosen)
         fisher = MonteCarloFisher() if self.likelihood.has_positions else ExactFisher()
@@ -242,16 +244,22 @@ def _bias(weight: str) -> str:
     return weight.removesuffix("weight") + "bias"
 
 
+def _trained_bias(named: Mapping[str, Tensor], weight: str) -> Tensor | None:
+    """The bias beside a weight; None where there is none, or it is frozen."""
+    bias = named.get(_bias(weight))
+    return bias if bias is not None and bias.requires_grad else None
+
+
 def _joint_rows(named: Mapping[str, Tensor], weight: str, blocks: int) -> Float[Tensor, "block d_out d_in"]:
-    """A weight as matrices, one for each group of channels, with the bias as last column."""
-    W, bias = named[weight].detach(), named.get(_bias(weight))
+    """A weight as matrices, one for each group of channels, with a bias that is trained as last column."""
+    W, bias = named[weight].detach(), _trained_bias(named, weight)
     rows = W.reshape(blocks, W.shape[0] // blocks, -1)
     return rows if bias is None else torch.cat([rows, bias.detach().view(blocks, -1, 1)], -1)
 
 
 @torch.no_grad()
 def _set(named: Mapping[str, Tensor], weight: str, rows: Float[Tensor, "block d_out d_in"]) -> None:
-    bias = named.get(_bias(weight))
+    bias = _trained_bias(named, weight)
     if bias is not None:
         bias.copy_(rows[..., -1].reshape(bias.shape))
         rows = rows[..., :-1]
@@ -375,6 +383,7 @@ def _without_weights(model: nn.Module, target: int, setting: _Setting) -> None:
     rows = {name: named[name].detach().reshape(shape) for name, shape in sites.items()}
     if setting.by == "surgeon":
         quadratics = setting.quadratics(model, list(sites))
+        rows = {name: W.reshape(len(quadratics[name]), -1, W.shape[2]) for name, W in rows.items()}
         of_all = {name: torch.stack([quadratic.element_costs() for quadratic in some]) for name, some in quadratics.items()}
         costs = {name: cost[..., : rows[name].shape[-1]] for name, cost in of_all.items()}  # biases stay
     else:

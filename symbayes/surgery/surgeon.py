@@ -100,8 +100,11 @@ class WithOnes(RowForm):
         self.form = form
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
-        rows = self.form.input_rows(inputs)
-        return torch.cat([rows, torch.ones_like(rows[..., :1])], -1)
+        rows, present = self.form.input_rows(inputs), self.presence(inputs)
+        return torch.cat([rows, torch.ones_like(rows[..., :1]) if present is None else present[..., None]], -1)
+
+    def presence(self, inputs: Tensor) -> Float[Tensor, "n s block"] | None:
+        return self.form.presence(inputs)
 
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
         return self.form.output_rows(outputs)

@@ -1,6 +1,7 @@
 """Any torch module: its exact diagonal from rows against Jacobians, and what is refused."""
 
 from copy import deepcopy
+from math import isfinite
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import TangentKernel
-from symbayes.curvature.kfac import Kfac, RunningCurvature
+from symbayes.curvature.kfac import Ekfac, Kfac, RunningCurvature
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
 from symbayes.groups.grids import p4
@@ -25,6 +26,7 @@ from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.smooth import SparseConvPath
 from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.values import Gaussian
+from symbayes.surgery.surgeon import JointKfac
 from tests.curvature.networks import Do
 from tests.oracles import dense_ggn, softmax_hessian
 
@@ -125,6 +127,10 @@ MODELS = {
         ),
         (5, 4),
     ),
+    "attention of rows that are masked altogether": (
+        lambda: Do(padded, [nn.MultiheadAttention(4, 2, batch_first=True), head(4)]),
+        (5, 4),
+    ),
     "attention by a function": (
         lambda: Do(
             lambda s, x: s.parts[1](
@@ -154,6 +160,12 @@ MODELS = {
     "transposed conv 2-d, groups and strides": (
         lambda: sequential(
             nn.ConvTranspose2d(4, 6, (3, 2), stride=2, padding=1, output_padding=1, groups=2, dilation=2), nn.Tanh()
+        ),
+        (4, 3, 3),
+    ),
+    "transposed conv 2-d, gaps wider than strides": (
+        lambda: sequential(
+            nn.ConvTranspose2d(4, 4, (3, 2), (2, 1), (1, 2), (1, 0), groups=2, bias=True, dilation=(3, 4)), nn.Tanh()
         ),
         (4, 3, 3),
     ),
@@ -282,6 +294,13 @@ def to_another(attention):
     return Do(forward, [attention, head(4)])
 
 
+def padded(s, x):
+    """From left to right, where the first two tokens of some data are padded: these see nothing."""
+    mask = (x[:, :1, 0] > 0) & (torch.arange(x.shape[1]) < 2)
+    causal = torch.triu(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool), 1)
+    return s.parts[1](s.parts[0](x, x, x, key_padding_mask=mask, attn_mask=causal, need_weights=False)[0].mean(1))
+
+
 def head(features):
     return nn.Linear(features, 3)
 
@@ -352,6 +371,12 @@ def test_the_diagonal_from_rows_is_exact(name, generator):
         assert_close(block.diagonal, wanted[tensor, tensor].diagonal(), msg=lambda text, tensor=tensor: f"{tensor}: {text}")
 
 
+def test_a_transposed_convolution_has_a_patch_for_each_cell_unless_a_stride_is_added(generator):
+    for name, kronecker in (("gaps wider than strides", True), ("wide gaps", False)):
+        model, inputs = build(f"transposed conv 2-d, {name}", generator)
+        assert isinstance(run(model, inputs).blocks["0.weight"], KroneckerBlock) == kronecker
+
+
 def test_kronecker_factors_of_an_embedding_are_diagonal_and_in_its_order(generator):
     model, _ = build("attention", generator)
     tokens = torch.tensor([[1, 2, 0]])
@@ -361,6 +386,17 @@ def test_kronecker_factors_of_an_embedding_are_diagonal_and_in_its_order(generat
     assert_close(embedding.A.matrices[0], torch.tensor([0.0, 1, 1, 0, 0, 0], dtype=torch.float64) / 3)
     used = embedding.dense().diagonal().view(6, 4).sum(1) > 0
     assert used.tolist() == [False, True, True, False, False, False]
+
+
+def test_attention_that_sees_nothing_gives_what_torch_gives(generator):
+    model, inputs = build("attention of rows that are masked altogether", generator)
+    wanted = model(inputs)
+    assert (inputs[:, 0, 0] > 0).any()
+    assert wanted.isfinite().all()
+    with Capture(model) as capture:
+        assert_close(capture.forward(inputs), wanted)
+    result = sb.fit(model, (inputs, torch.arange(5) % 3), epochs=1, progress=False)
+    assert isfinite(result.evidence.total)
 
 
 def run(model, inputs):
@@ -695,6 +731,65 @@ def test_attention_has_kronecker_factors_and_exact_biases(name, generator):
             assert isinstance(block, KroneckerBlock), tensor
         elif "proj" in tensor:
             assert_close(block.dense(), wanted[tensor, tensor], msg=lambda text, tensor=tensor: f"{tensor}: {text}")
+
+
+def apart(s, x):
+    """Attention by functions, from two tokens to three others that are much larger."""
+    q, k, v = (part(each) for part, each in zip(s.parts[:3], (x[:, :2], 10 * x[:, 2:], 10 * x[:, 2:]), strict=True))
+    q, k, v = (each.unflatten(-1, (2, -1)).transpose(1, 2) for each in (q, k, v))
+    mixed = functional.scaled_dot_product_attention(q, k, v)
+    return s.parts[4](s.parts[3](mixed.transpose(1, 2).flatten(2)).mean(1))
+
+
+def together(s, x):
+    return s.parts[1](s.parts[0](x[:, :2], memory := 10 * x[:, 2:], memory, need_weights=False)[0].mean(1))
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["biases", "no biases"])
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("rule", [Kfac(), Kfac(sharing="reduce"), Ekfac(), JointKfac()], ids=str)
+def test_attention_to_another_sequence_is_three_linear_layers(rule, copies, bias, generator):
+    attention = nn.MultiheadAttention(2, 2, bias=bias, batch_first=True)
+    linears = [nn.Linear(2, 2, bias=bias) for _ in range(3)]
+    with torch.no_grad():
+        for part, linear in enumerate(linears):
+            linear.weight.copy_(attention.in_proj_weight[2 * part : 2 * part + 2])
+            if bias:
+                linear.bias.copy_(attention.in_proj_bias[2 * part : 2 * part + 2].normal_(generator=generator))
+    last, inputs = head(2), torch.randn(4, 5, 2, generator=generator, dtype=torch.float64)
+    models = [Do(together, [attention, last]).double(), Do(apart, [*linears, attention.out_proj, last]).double()]
+    if copies > 1:
+        models = [sb.OrbitAverage(model, sb.affine2d(on="points").starting(0.3), copies).eval() for model in models]
+    prefix = "net." if copies > 1 else ""
+    data = TensorSource(inputs, torch.arange(4) % 3, CPU)
+    found, wanted = (rule.curvature(model, data, Categorical()).blocks for model in models)
+    thirds = [wanted[f"{prefix}parts.{part}.weight"].dense() for part in range(3)]
+    assert_close(found[f"{prefix}parts.0.in_proj_weight"].dense(), torch.block_diag(*thirds))
+
+
+def test_kronecker_factors_of_queries_are_exact_where_there_is_one(generator):
+    """Of a single datum, beside a longer sequence, H of the third that makes queries is a product."""
+    attention, memory = nn.MultiheadAttention(2, 1, batch_first=True), slice(1, None)
+    model = Do(lambda s, x: s.parts[0](x[:, :1], x[:, memory], x[:, memory])[0][:, 0], [attention]).double()
+    inputs = torch.randn(1, 4, 2, generator=generator, dtype=torch.float64)
+    inputs[:, memory] *= 10
+    data = TensorSource(inputs, torch.zeros(1, 2, dtype=torch.float64), CPU)
+    wanted = dense_ggn(model, inputs, lambda outputs: torch.eye(2, dtype=torch.float64))
+    weight = "parts.0.in_proj_weight"
+    for rule in (Kfac(), Kfac(sharing="reduce")):
+        found = rule.curvature(model, data, Gaussian(1.0).double()).blocks[weight].dense()
+        assert wanted[weight, weight][:4, :4].norm() > 0
+        assert_close(found[:4, :4], wanted[weight, weight][:4, :4])
+
+
+def test_attention_to_views_of_its_own_sequence_sees_it_once(generator):
+    attention, inputs = nn.MultiheadAttention(4, 2, batch_first=True), torch.randn(4, 5, 4, generator=generator).double()
+    same = Do(lambda s, x: s.parts[1](s.parts[0](x, x, x)[0].mean(1)), [attention, head(4)]).double()
+    views = Do(lambda s, x: s.parts[1](s.parts[0](x, x[:], x[:])[0].mean(1)), same.parts).double()
+    of_same, of_views = (run(model, inputs).blocks["parts.0.in_proj_weight"] for model in (same, views))
+    assert_close(of_views.A.matrices, of_same.A.matrices.expand(3, -1, -1))
+    G = of_same.G.matrices[0]
+    assert_close(of_views.G.matrices, torch.stack([G[4 * part : 4 * part + 4, 4 * part : 4 * part + 4] for part in range(3)]))
 
 
 def test_kronecker_factors_of_what_attention_sees_once_are_exact(generator):

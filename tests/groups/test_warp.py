@@ -96,7 +96,7 @@ def test_what_is_not_known_is_refused():
         affine2d(padding="wrap")
     with pytest.raises(ValueError, match="bound of 'rotation' must be positive, got -1"):
         affine2d().bounded(rotation=-1.0)
-    with pytest.raises(ValueError, match=r"for 3 channels, the inputs have 1\. Use sb\.colours\(channels=1\)"):
+    with pytest.raises(ValueError, match=r"for 3 channels, the inputs have 1\. Use sb\.groups\.colours\(channels=1\)"):
         colours().transform(torch.zeros(1, 1, 4), torch.zeros(2, 1, 4, 4))
     with pytest.raises(ValueError, match=r"must have different names, got rotation, rotation"):
         affine2d("rotation") * affine2d("rotation")

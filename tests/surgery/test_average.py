@@ -9,9 +9,10 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.groups.lie import Generator, LieGroup
+from symbayes.groups.lie import Generator, Images, LieGroup
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.surgery import hardened
+from tests.curvature.networks import Do
 
 GROUPS = {
     "images": (sb.affine2d(), (2, 6, 5)),
@@ -33,6 +34,13 @@ class Brightness(LieGroup):
 
     def side(self, inputs):
         return 1
+
+
+class Doubled(Images):
+    """Images that are not only read at other places."""
+
+    def transform(self, coefficients, inputs):
+        return 2 * super().transform(coefficients, inputs)
 
 
 def averaged(group, shape, generator, *, start=0.3, **settings):
@@ -117,6 +125,41 @@ def test_a_group_of_its_own_is_refused_and_the_network_is_not(generator):
     with pytest.raises(ValueError, match=r"must be of images, sequences, points or colours; 'the model' is .* a Brightness"):
         sb.harden(model, inputs, off=0.0)
     assert_close(sb.harden(model, inputs, average=False)(inputs), model.net(inputs), rtol=1e-12, atol=1e-12)
+
+
+def test_a_known_group_with_a_transform_of_its_own_is_refused_as_well(generator):
+    model, inputs = averaged(Doubled(sb.affine2d("rotation").generators), (1, 5, 5), generator)
+    with pytest.raises(ValueError, match=r"'the model' is averaged over a Doubled. average=False gives the network"):
+        sb.harden(model, inputs, off=0.0)
+
+
+@pytest.mark.parametrize(
+    ("group", "shape", "others"),
+    [
+        (sb.affine2d("rotation"), (1, 8, 8), [(1, 16, 16), (1, 4, 16), (1, 8, 1), (2, 8, 8)]),
+        (sb.groups.affine1d(), (2, 9), [(2, 18), (4, 9), (1, 9)]),
+        (sb.groups.colours(), (3, 4, 6), [(3, 6, 4), (3, 8, 6)]),
+    ],
+    ids=["images", "sequences", "colours"],
+)
+def test_a_hardened_average_takes_data_of_its_shape_alone(group, shape, others, generator):
+    net = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * shape[0], 3))
+    if len(shape) == 2:
+        net = nn.Sequential(nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Linear(4 * shape[0], 3))
+    inputs = torch.randn(4, *shape, generator=generator)
+    plain = sb.harden(sb.OrbitAverage(net, group.starting(0.3), 4), inputs, off=0.0)
+    assert plain(inputs).shape == (4, 3)
+    for other in others:
+        with pytest.raises(RuntimeError, match="don't multiply up to the size of dim"):
+            plain(torch.randn(4, *other, generator=generator))
+
+
+def test_a_hardened_average_over_points_takes_any_number_of_them(generator):
+    net = nn.Sequential(Do(lambda s, x: x.square().mean(1), []), nn.Linear(2, 3))
+    model = sb.OrbitAverage(net, sb.affine2d(on="points").starting(0.3), 4).eval()
+    plain = sb.harden(model, torch.randn(4, 7, 2, generator=generator), off=0.0)
+    more = torch.randn(4, 9, 2, generator=generator)
+    assert_close(plain(more), model(more))
 
 
 def test_a_hardened_average_is_exported_and_loaded_without_the_library(generator, tmp_path):

@@ -312,6 +312,17 @@ def test_what_cannot_be_dropped_says_why(generator):
     assert "0.last: left as it is, since the model cannot be called without it" in str(found)
 
 
+def test_a_branch_whose_parameters_stay_in_use_stays(generator):
+    model, data = transformer(), (vectors(12, generator), torch.arange(12) % 3)
+    model[1].norm2, model[1].mlp[0] = nn.Identity(), nn.Linear(8, 8)
+    model[1].mlp[2] = model[1].mlp[0]
+    model.insert(1, model[1].mlp[0])  # around which no data flow
+    found = pruned(model, data, 0.8, units="branches")
+    assert found.left["2.mlp"] == "its parameters are used elsewhere, too"
+    assert "2.mlp" not in found.layers
+    assert found.layers
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

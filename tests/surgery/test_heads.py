@@ -89,6 +89,64 @@ def test_what_is_frozen_loses_columns_alone(model, data):
     assert not found.attn.out_proj.weight[:, ~kept].any()
 
 
+def test_a_bias_that_is_frozen_stays(model, data):
+    if model.attn.out_proj.bias is not None:
+        model.attn.out_proj.bias.data.fill_(0.5)
+        model.attn.out_proj.bias.requires_grad_(False)
+    found = sb.prune(model, data, 0.5, units="heads")
+    kept = heads(found)["attn"].repeat_interleave(2)
+    assert kept.sum() == 4
+    assert (found.attn.out_proj.weight[:, kept] != model.attn.out_proj.weight[:, kept]).all()
+    if model.attn.out_proj.bias is not None:
+        assert_close(found.attn.out_proj.bias, model.attn.out_proj.bias, rtol=0, atol=0)
+        assert not found.attn.out_proj.bias.requires_grad
+
+
+class Two(nn.Module):
+    """Attention twice, of which the second may be of several widths, or have a forward pass of its own."""
+
+    def __init__(self, second):
+        super().__init__()
+        self.first, self.second, self.head = nn.MultiheadAttention(8, 4, batch_first=True), second, nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = x + self.first(x, x, x)[0]
+        keys = x[..., : self.second.kdim]
+        return self.head((x + self.second(x, keys, x)[0]).mean(1))
+
+
+class Own(nn.MultiheadAttention):
+    def forward(self, *args, **named):
+        return super().forward(*args, **named)
+
+
+@pytest.mark.parametrize("by", ["surgeon", "magnitude"])
+def test_heads_that_were_not_read_before_are_left_alone(data, by):
+    model = Two(nn.MultiheadAttention(8, 4, batch_first=True))
+    nn.init.zeros_(model.second.out_proj.weight)
+    with torch.no_grad():
+        model.first.out_proj.weight[:, :2] = 0.0
+    found = pruned(model, data, 0.5, units="heads", by=by)
+    assert found.layers == {"first": (3, 2), "second": (0, 0)}
+    assert_close(found.model.second.state_dict(), model.second.state_dict(), rtol=0, atol=0)
+    assert_close(found.model.first.in_proj_weight[:2], model.first.in_proj_weight[:2], rtol=0, atol=0)
+    assert not found.model.first.out_proj.weight[:, :2].any()
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        (lambda: nn.MultiheadAttention(8, 2, kdim=4, batch_first=True), "its queries, keys and values are of several widths"),
+        (lambda: Own(8, 2, batch_first=True), "it has a forward pass of its own"),
+    ],
+)
+def test_attention_whose_heads_stay_says_why(second, reason, data):
+    found = pruned(Two(second()), data, 0.5, units="heads", by="magnitude")
+    assert found.layers == {"first": (4, 2)}
+    assert found.left.keys() == {"second"}
+    assert f"second: left as it is, since {reason}" in str(found)
+
+
 def test_a_model_must_have_heads(data):
     with pytest.raises(ValueError, match=r"needs heads that can be removed: an nn.MultiheadAttention whose queries"):
         attentions(nn.Linear(8, 3))

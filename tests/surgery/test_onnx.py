@@ -1,5 +1,7 @@
 """A hardened network is ONNX: exported with any number of data, it gives the same in another runtime."""
 
+from math import prod
+
 import pytest
 import torch
 from torch import nn
@@ -79,9 +81,40 @@ NETWORKS = {
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings(
-    r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
-)  # torch.export, of its own
+#: What torch.export does of its own.
+QUIET = pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning")
+#: Averages over images, sequences and colours, and what they see.
+AVERAGES = {
+    "images": (sb.affine2d("rotation", "translation"), (1, 6, 6)),
+    "sequences": (sb.groups.affine1d(), (2, 9)),
+    "turns and colours": (sb.affine2d("rotation") * sb.groups.colours("hue"), (3, 5, 6)),
+}
+
+
+def same_in_onnxruntime(plain, inputs, generator, folder):
+    """With another number of data, too."""
+    any_number = ({0: torch.export.Dim("n", min=2, max=64)},)
+    program = torch.onnx.export(plain, (inputs,), dynamo=True, dynamic_shapes=any_number, verbose=False)
+    program.save(folder / "plain.onnx")
+    session = onnxruntime.InferenceSession(folder / "plain.onnx", providers=["CPUExecutionProvider"])
+    for count in (6, 9):
+        others = torch.randn(count, *inputs.shape[1:], generator=generator)
+        (given,) = session.run(None, {session.get_inputs()[0].name: others.numpy()})
+        with torch.no_grad():
+            assert_close(torch.from_numpy(given), plain(others), rtol=1e-4, atol=1e-4)
+
+
+@QUIET
+@pytest.mark.parametrize("name", AVERAGES)
+def test_a_hardened_average_is_the_same_in_onnxruntime(name, generator, tmp_path):
+    group, shape = AVERAGES[name]
+    inputs = torch.randn(6, *shape, generator=generator)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), 3))
+    plain = sb.harden(sb.OrbitAverage(net, group.starting(0.3), 4), inputs, off=0.0).eval()
+    same_in_onnxruntime(plain, inputs, generator, tmp_path)
+
+
+@QUIET
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_hardened_network_is_the_same_in_onnxruntime(name, generator, tmp_path):
     build, shape, options = NETWORKS[name]
@@ -96,12 +129,4 @@ def test_a_hardened_network_is_the_same_in_onnxruntime(name, generator, tmp_path
     found = hardened(relaxed.eval(), inputs, off=1e-9)
     assert not any(removed for removed, _ in found.layers.values())
     plain = found.model.eval()
-    any_number = ({0: torch.export.Dim("n", min=2, max=64)},)
-    program = torch.onnx.export(plain, (inputs,), dynamo=True, dynamic_shapes=any_number, verbose=False)
-    program.save(tmp_path / "plain.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "plain.onnx", providers=["CPUExecutionProvider"])
-    for count in (6, 9):
-        others = torch.randn(count, *shape, generator=generator)
-        (given,) = session.run(None, {session.get_inputs()[0].name: others.numpy()})
-        with torch.no_grad():
-            assert_close(torch.from_numpy(given), plain(others), rtol=1e-4, atol=1e-4)
+    same_in_onnxruntime(plain, inputs, generator, tmp_path)
