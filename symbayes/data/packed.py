@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from symbayes.data.numbers import Numbers, as_tensor
+from symbayes.data.numbers import Numbers, as_tensor, first_weight
 
 #: What a network takes beside a single tensor.
 Inputs = Mapping[str, Numbers] | Sequence[Numbers]
@@ -43,7 +43,8 @@ class Packed(nn.Module):
         Raises:
             ValueError: If they are others than those of the example, or whole numbers too large for that precision.
         """
-        parts, weight = self._parts(inputs), next(self.network.parameters())
+        parts, first = self._parts(inputs), first_weight(self.network)
+        weight = torch.empty(()) if first is None else first
         found = [(tuple(part.shape[1:]), part.is_floating_point()) for part in parts]
         if found != [(shape, dtype.is_floating_point) for shape, dtype in zip(self.shapes, self.types, strict=True)]:
             got = [(tuple(part.shape), part.dtype) for part in parts]

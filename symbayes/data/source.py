@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
-from symbayes.data.numbers import Numbers, as_tensor
+from symbayes.data.numbers import Numbers, as_tensor, first_weight
 from symbayes.data.packed import Inputs, Packed
 from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
@@ -366,7 +366,7 @@ def read_once(stream: Dataset[Any] | DataLoader[Any], taking: Taking) -> Batch:
 
 def taking(model: nn.Module) -> Taking:
     """How a model takes data: as its weights are, and side by side where it, or a module in it, is `Packed`."""
-    weight = next(model.parameters(), None)
+    weight = first_weight(model)
     packed = next((module for module in model.modules() if isinstance(module, Packed)), None)
     return Taking(torch.device("cpu"), None, packed) if weight is None else Taking(weight.device, weight.dtype, packed)
 

@@ -102,6 +102,27 @@ def test_all_kinds_are_taken_and_predicted_from(kind):
     assert_close(result.predict(KINDS[kind]()).mean, result.predict(X).mean)
 
 
+def test_inputs_of_frozen_whole_numbers_stay_real():
+    """As those of quantised networks: the first parameter says nothing of the precision of the others."""
+
+    class Quantised(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.coarse = nn.Parameter(torch.ones(4, dtype=torch.int8), requires_grad=False)
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, inputs):
+            return self.layer(inputs * self.coarse)
+
+    torch.manual_seed(0)
+    result = sb.fit(Quantised(), (X.double(), Y), epochs=1, progress=False)
+    assert result.examples.dtype == torch.float32
+    assert_close(result.predict(X, by="plug-in").mean, result.model(X).softmax(1))
+    assert result.predict(X).mean.dtype == torch.float32
+    packed = sb.Packed(Quantised(), (X,))
+    assert_close(packed.pack((X,)), X)
+
+
 class Two(nn.Module):
     """A network of two inputs, which gives an object with logits."""
 
