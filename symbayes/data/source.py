@@ -12,7 +12,16 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from symbayes.data.numbers import Numbers, as_tensor, first_weight
 from symbayes.data.packed import Inputs, Packed
@@ -83,7 +92,7 @@ def check_loader(loader: DataLoader[Any], size: int) -> list[int]:
     Raises:
         ValueError: If it leaves data out or repeats them, or draws others in every pass.
     """
-    with _random_numbers_kept(getattr(loader.sampler, "generator", None)):
+    with _random_numbers_kept(getattr(_sampler(loader), "generator", None)):
         passes = [_indices(loader, size) for _ in range(2)]
     drawn, again = ([index for batch in batches for index in batch] for batches in passes)
     repeated = len(drawn) - len(set(drawn))
@@ -99,6 +108,11 @@ def check_loader(loader: DataLoader[Any], size: int) -> list[int]:
             "them once, such as by torch.utils.data.Subset."
         )
     return [len(batch) for batch in passes[0]]
+
+
+def _sampler(loader: DataLoader[Any]) -> Any:
+    """What draws the data; beside a batch sampler, torch gives loaders one that draws nothing."""
+    return loader.batch_sampler.sampler if type(loader.batch_sampler) is BatchSampler else loader.sampler
 
 
 def _indices(loader: DataLoader[Any], size: int) -> list[list[Any]]:
@@ -290,7 +304,7 @@ class DatasetSource(DataSource):
 
     def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
         dataset = cast("Dataset[Any]", self.dataset)
-        loader = DataLoader(dataset, batch_size, shuffle=generator is not None, generator=generator)
+        loader = DataLoader(dataset, batch_size, shuffle=generator is not None, generator=generator, collate_fn=_stacked)
         return map(self.taking.pair, loader)
 
 
@@ -303,21 +317,22 @@ class LoaderSource(DataSource):
 
     def __init__(self, loader: DataLoader[Any], taking: Taking) -> None:
         _refuse_dropped(loader)
-        self.loader, self.taking, self.size = loader, taking, _length(loader.sampler)
-        self.in_order = type(loader.sampler) is SequentialSampler and type(loader.batch_sampler) is BatchSampler
+        self.loader, self.taking, self.size = loader, taking, _length(_sampler(loader))
+        plain = loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler
+        self.in_order = plain and type(_sampler(loader)) is SequentialSampler
         lengths = check_loader(loader, self.size)
         #: Batches in a pass.
         self.count = sum(1 for _ in paired((torch.empty(length),) * 2 for length in lengths))
 
     def generators(self) -> tuple[Generator, ...]:
-        own = (self.loader.generator, getattr(self.loader.sampler, "generator", None))
+        own = (self.loader.generator, getattr(_sampler(self.loader), "generator", None))
         return tuple({id(generator): generator for generator in own if generator is not None}.values())
 
     def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
         return super().training_batches(self.loader.batch_size or batch_size, generator)
 
     def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
-        sampler = self.loader.sampler
+        sampler = _sampler(self.loader)
         if generator is None or not isinstance(sampler, RandomSampler) or sampler.generator is not None:
             yield from map(self.taking.pair, self.loader)
             return
@@ -329,19 +344,41 @@ class LoaderSource(DataSource):
             sampler.generator = None
 
 
+def _stacked(data: list[Any]) -> Any:
+    """A batch, as torch makes it.
+
+    Raises:
+        ValueError: If data have several shapes.
+    """
+    try:
+        return default_collate(data)
+    except RuntimeError as error:
+        raise ValueError(
+            f"All data must have one shape, so that they can be a tensor ({error}). Pad them, or give a DataLoader with a "
+            "collate_fn that does."
+        ) from error
+
+
 def read_once(stream: Dataset[Any] | DataLoader[Any], taking: Taking) -> Batch:
     """All data of an IterableDataset, or of a DataLoader of one, as tensors; without workers, which may repeat them.
 
     Raises:
-        ValueError: If there are too many of them to be kept, other than they say, or of several shapes.
+        ValueError: If there are too many of them to be kept, other than they say, or of several shapes; or if a subclass of
+            DataLoader has workers.
     """
     if isinstance(stream, DataLoader):
         _refuse_dropped(stream)
         dataset, loader = stream.dataset, stream
         if type(stream) is DataLoader:
-            loader = DataLoader(dataset, stream.batch_size, collate_fn=stream.collate_fn)
+            collate = _stacked if stream.collate_fn is default_collate else stream.collate_fn
+            loader = DataLoader(dataset, stream.batch_size, collate_fn=collate)
+        elif stream.num_workers:
+            raise ValueError(
+                f"An IterableDataset must be read without workers, each of which may give all of it; this "
+                f"{type(stream).__name__} has {stream.num_workers}. Make it with num_workers=0."
+            )
     else:
-        dataset, loader = stream, DataLoader(stream, _AT_ONCE)
+        dataset, loader = stream, DataLoader(stream, _AT_ONCE, collate_fn=_stacked)
     found: list[Batch] = []
     count = size = 0
     for batch in map(taking.pair, loader):
@@ -353,9 +390,10 @@ def read_once(stream: Dataset[Any] | DataLoader[Any], taking: Taking) -> Batch:
                 "itertools.islice, or use a Dataset with __getitem__ and __len__."
             )
         found.append(batch)
-    said = len(dataset) if isinstance(dataset, Sized) else count
-    if said != count:
-        raise ValueError(f"An IterableDataset must give as many data as its length says, {said}; got {count}.")
+    given, what = (len(found), "batches") if loader.batch_size is None else (count, "data")
+    said = len(dataset) if isinstance(dataset, Sized) else given
+    if said != given:
+        raise ValueError(f"An IterableDataset must give as many {what} as its length says, {said}; got {given}.")
     if len({(inputs.shape[1:], targets.shape[1:]) for inputs, targets in found}) > 1:
         raise ValueError("All data of an IterableDataset must have one shape, since they are kept as tensors. Pad them.")
     _log.info("Read %s data of a %s once; they are kept, %.3g MiB.", f"{count:,}", type(dataset).__name__, size / 2**20)
@@ -460,7 +498,7 @@ def random_subsets(data: DataSource, size: int, count: int | None, generator: Ge
         ValueError: If only some are used, and the data come in an order of their own.
     """
     some = count is not None and count * size < data.size
-    if some and isinstance(data, LoaderSource) and not isinstance(data.loader.sampler, RandomSampler):
+    if some and isinstance(data, LoaderSource) and not isinstance(_sampler(data.loader), RandomSampler):
         raise ValueError(
             "Random subsets need data in random order; this DataLoader has an order of its own. Make it with shuffle=True, or "
             "pass the data set itself."

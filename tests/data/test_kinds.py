@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    get_worker_info,
+)
 
 import symbayes as sb
 from symbayes.data import source
@@ -57,10 +66,14 @@ class Stream(IterableDataset):
 
 
 class Long(Stream):
-    """Says that it is longer."""
+    """Says how long it is."""
+
+    def __init__(self, items, length=N + 1):
+        super().__init__(items)
+        self.length = length
 
     def __len__(self):
-        return N + 1
+        return self.length
 
 
 def pair(index):
@@ -86,6 +99,11 @@ KINDS = {
     "a stream": lambda: Stream(map(pair, range(N))),
     "a stream by loader": lambda: DataLoader(Stream([pair(i) for i in range(N)]), 8),
     "a stream of batches": lambda: DataLoader(Stream([(X[:9], Y[:9]), (X[9:], Y[9:])]), batch_size=None),
+    "as many batches as are said": lambda: DataLoader(Long([(X[:9], Y[:9]), (X[9:], Y[9:])], 2), batch_size=None),
+    "a loader without batches": lambda: DataLoader(Items(lambda i: (X[i : i + 1], Y[i : i + 1])), batch_size=None),
+    "a loader of batches in order": lambda: DataLoader(
+        TensorDataset(X, Y), batch_sampler=BatchSampler(SequentialSampler(X), 5, drop_last=False)
+    ),
 }
 
 
@@ -223,8 +241,27 @@ def test_several_inputs_of_a_plain_network_and_a_single_one_of_a_packed_are_refu
 
 def test_predictions_from_a_loader_that_shuffles_are_refused():
     result = sb.fit(nn.Linear(4, 2), (X, Y), epochs=1, progress=False)
-    with pytest.raises(ValueError, match=r"must come in the order of the data.* Give one without shuffle"):
-        result.predict(DataLoader(Items(pair), 8, shuffle=True))
+    for loader in (
+        DataLoader(Items(pair), 8, shuffle=True),
+        DataLoader(Items(pair), batch_sampler=BatchSampler(RandomSampler(X), 5, drop_last=False)),
+        DataLoader(Items(pair), batch_sampler=[[1, 0], [*range(2, N)]]),
+    ):
+        with pytest.raises(ValueError, match=r"must come in the order of the data.* Give one without shuffle"):
+            result.predict(loader)
+
+
+def test_a_loader_that_shuffles_in_a_batch_sampler_is_shuffled_by_the_generator():
+    own = torch.Generator().manual_seed(3)
+    before = own.get_state()
+    loader = DataLoader(Items(pair), batch_sampler=BatchSampler(RandomSampler(X, generator=own), 5, drop_last=False))
+    assert as_source(loader, CPU).generators() == (own,)
+    assert torch.equal(own.get_state(), before)
+    found = as_source(DataLoader(Items(pair), batch_sampler=BatchSampler(RandomSampler(X), 5, drop_last=False)), CPU)
+    first, again = (
+        torch.cat([inputs for inputs, _ in found.batches(5, generator=torch.Generator().manual_seed(0))]) for _ in range(2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, X)
 
 
 def test_a_stream_is_read_once_and_said_so(caplog):
@@ -254,6 +291,17 @@ def test_a_loader_of_a_stream_with_batches_of_its_own_keeps_them():
 
     found = as_source(Doubled(Stream([pair(i) for i in range(N)]), 8), CPU)
     assert_close(found.inputs, 2 * X)
+    with pytest.raises(ValueError, match=r"must be read without workers.*this Doubled has 2. Make it with num_workers=0"):
+        as_source(Doubled(Stream([pair(i) for i in range(N)]), 8, num_workers=2), CPU)
+
+
+def test_data_of_several_shapes_are_refused():
+    ragged = [pair(0), (X[0, :2], Y[0])]
+    for data in (Stream(ragged), DataLoader(Stream(ragged), 2), ragged):
+        with pytest.raises(
+            ValueError, match=r"All data must have one shape, so that they can be a tensor \(stack expects.*Pad"
+        ):
+            list(as_source(data, CPU).batches(2))
 
 
 def endless():
@@ -269,6 +317,7 @@ def endless():
             r"Data must end.* is read once and kept, up to 1,000 data and 4 GiB, and this one goes on. Cut",
         ),
         (lambda: Long([pair(i) for i in range(N)]), "must give as many data as its length says, 22; got 21"),
+        (lambda: DataLoader(Long([(X, Y)], 2), batch_size=None), "must give as many batches as its length says, 2; got 1"),
         (lambda: Stream([]), "The data set is empty"),
         (lambda: DataLoader(Stream([pair(0)]), 8, drop_last=True), "must have drop_last=False"),
         (lambda: DataLoader(Stream([pair(0), (X[0, :2], Y[0])]), 1), "of an IterableDataset must have one shape"),
