@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 from symbayes.data.numbers import Numbers, as_tensor, first_weight
-from symbayes.data.packed import Inputs, Packed
+from symbayes.data.packed import Inputs, Packed, are_all, are_numbers
 from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
 
@@ -164,27 +164,39 @@ class Taking:
     precision: torch.dtype | None = None
     #: None for a model of one input.
     packed: Packed | None = None
+    #: Whether inputs may come without targets.
+    alone: bool = False
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Taking":
+        """As its weights are, and side by side where it, or a module in it, is `Packed`."""
+        weight = first_weight(model)
+        packed = next((module for module in model.modules() if isinstance(module, Packed)), None)
+        return cls(torch.device("cpu"), None, packed) if weight is None else cls(weight.device, weight.dtype, packed)
 
     def pair(self, data: Any) -> Batch:
-        """Inputs and targets of a batch, or of all data.
+        """Inputs and targets of a batch, or of all data; targets [n, 0] where inputs may come alone, and do.
 
         Raises:
             TypeError: If they are no such pair.
         """
-        if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Numbers) for part in data):
-            inputs, targets = data
-        elif self.packed is not None:
-            several, targets = self.packed.split(data)
-            inputs = self.packed.pack(several)
+        parts = (data,) if isinstance(data, Numbers) else data
+        if self.packed is not None:
+            inputs, targets = self.packed.split(data, alone=self.alone)
+        elif are_numbers(parts) and (len(parts) == 2 or (self.alone and len(parts) == 1)):
+            inputs, targets = parts if len(parts) == 2 else (*parts, None)
         else:
             many = f" of {len(data)}" if isinstance(data, tuple | list) else ""
             raise TypeError(
                 f"A batch must be a pair of tensors (inputs, targets), got a {type(data).__name__}{many}. A network of several "
                 "inputs stands in sb.Packed(network, data), which takes dictionaries and tuples of them."
             )
+        given = self.numbers(inputs)
+        if targets is None and self.alone:
+            return given, given.new_empty(len(given), 0)
         if not isinstance(targets, Numbers):
             raise TypeError(f"Targets must be a tensor or an array, got a {type(targets).__name__}.")
-        return self.numbers(inputs), self.numbers(targets)
+        return given, self.numbers(targets)
 
     def numbers(self, given: Numbers) -> Tensor:
         """Inputs or targets alone."""
@@ -402,16 +414,9 @@ def read_once(stream: Dataset[Any] | DataLoader[Any], taking: Taking) -> Batch:
     return torch.cat([inputs for inputs, _ in found]), torch.cat([targets for _, targets in found])
 
 
-def taking(model: nn.Module) -> Taking:
-    """How a model takes data: as its weights are, and side by side where it, or a module in it, is `Packed`."""
-    weight = first_weight(model)
-    packed = next((module for module in model.modules() if isinstance(module, Packed)), None)
-    return Taking(torch.device("cpu"), None, packed) if weight is None else Taking(weight.device, weight.dtype, packed)
-
-
 def source_for(model: nn.Module, data: Data | DataSource, augment: Augmentation | None = None) -> DataSource:
     """Any accepted kind of data as a source of batches that a model takes; as `as_source` otherwise."""
-    return as_source(data, taking(model), augment)
+    return as_source(data, Taking.of(model), augment)
 
 
 def inputs_for(model: nn.Module, data: Numbers | Inputs | Data) -> Tensor:
@@ -420,12 +425,10 @@ def inputs_for(model: nn.Module, data: Numbers | Inputs | Data) -> Tensor:
     Raises:
         ValueError: If data come in another order than they have.
     """
-    way = taking(model)
+    taking = replace(Taking.of(model), alone=True)
     if isinstance(data, Numbers):
-        return way.numbers(data)
-    if way.packed is not None and way.packed.takes(data):
-        return way.numbers(way.packed.pack(cast(Inputs, data)))
-    source = source_for(model, cast(Data, data))
+        return taking.pair(data)[0]
+    source = as_source(cast(Data, data), taking)
     if not source.in_order:
         raise ValueError(
             "Inputs must come in the order of the data, so that predictions can be told apart; this DataLoader has an order of "
@@ -434,35 +437,35 @@ def inputs_for(model: nn.Module, data: Numbers | Inputs | Data) -> Tensor:
     return torch.cat([inputs for inputs, _ in source.batches(_AT_ONCE)])
 
 
-def as_source(data: Data | DataSource, way: Taking | torch.device, augment: Augmentation | None = None) -> DataSource:
+def as_source(data: Data | DataSource, taking: Taking | torch.device, augment: Augmentation | None = None) -> DataSource:
     """Any accepted kind of data as a source of batches.
 
     Args:
         data: Of which kind they are.
-        way: How they are given out; as they are on a device.
+        taking: How they are given out; as they are on a device.
         augment: How inputs vary from pass to pass.
 
     Raises:
         TypeError: If the data are of another kind.
         ValueError: If there are none, or they are to be augmented and are no tensors.
     """
-    way = Taking(way) if isinstance(way, torch.device) else way
+    taking = Taking(taking) if isinstance(taking, torch.device) else taking
     source: DataSource
     streams = isinstance(data, IterableDataset) or (isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset))
     if isinstance(data, DataSource):
         source = data
     elif streams:
-        source = TensorSource(*read_once(cast(Any, data), replace(way, device=torch.device("cpu"))), way.device, augment)
+        source = TensorSource(*read_once(cast(Any, data), replace(taking, device=torch.device("cpu"))), taking.device, augment)
     elif isinstance(data, DataLoader):
-        source = LoaderSource(data, way)
+        source = LoaderSource(data, taking)
     elif type(data) is TensorDataset and len(data.tensors) == 2:  # a subclass may transform what it gives
-        source = TensorSource(*way.pair(data.tensors), way.device, augment)
+        source = TensorSource(*taking.pair(data.tensors), taking.device, augment)
     elif isinstance(data, Dataset):
-        source = DatasetSource(data, way)
-    elif isinstance(data, Mapping) or (isinstance(data, tuple | list) and _are_all(data)):
-        source = TensorSource(*way.pair(data), way.device, augment)
-    elif isinstance(data, Indexed) and not isinstance(data, Numbers | tuple | str):
-        source = DatasetSource(data, way)
+        source = DatasetSource(data, taking)
+    elif are_all(data):
+        source = TensorSource(*taking.pair(data), taking.device, augment)
+    elif isinstance(data, Indexed) and not isinstance(data, Numbers | str):
+        source = DatasetSource(data, taking)
     else:
         raise TypeError(
             "Data must be a pair of tensors, arrays or frames (inputs, targets), a Dataset of such pairs, or a DataLoader; "
@@ -476,13 +479,6 @@ def as_source(data: Data | DataSource, way: Taking | torch.device, augment: Augm
     if source.size == 0:
         raise ValueError("The data set is empty: there must be at least one datum to learn from.")
     return source
-
-
-def _are_all(parts: tuple[Any, ...] | list[Any]) -> bool:
-    """Whether these are all data, not data one by one: numbers of all of them, the first perhaps several."""
-    first, *others = parts if parts else (None,)
-    several = isinstance(first, Mapping) or (isinstance(first, tuple | list) and all(isinstance(x, Numbers) for x in first))
-    return bool(others) and (several or isinstance(first, Numbers)) and all(isinstance(part, Numbers) for part in others)
 
 
 def random_subsets(data: DataSource, size: int, count: int | None, generator: Generator | None) -> Iterator[Batch]:

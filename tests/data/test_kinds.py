@@ -120,6 +120,26 @@ def test_all_kinds_are_taken_and_predicted_from(kind):
     assert_close(result.predict(KINDS[kind]()).mean, result.predict(X).mean)
 
 
+ALONE = {
+    "an array": lambda: X.double().numpy(),
+    "tensors by number": lambda: TensorDataset(X),
+    "a data set": lambda: Items(lambda i: X[i]),
+    "a loader": lambda: DataLoader(TensorDataset(X), 8),
+    "a loader that gives tensors": lambda: DataLoader(Items(lambda i: X[i]), 8),
+    "a stream": lambda: Stream(iter(X)),
+}
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_inputs_alone_are_predicted_from_and_not_learned_from(kind):
+    torch.manual_seed(0)
+    result = sb.fit(nn.Linear(4, 2), (X, Y), epochs=1, progress=False)
+    assert_close(result.predict(ALONE[kind]()).mean, result.predict(X).mean)
+    if kind != "an array":
+        with pytest.raises(TypeError, match=r"A batch must be a pair of tensors \(inputs, targets\), got a"):
+            result.evaluate(ALONE[kind]())
+
+
 def test_inputs_of_frozen_whole_numbers_stay_real():
     """As those of quantised networks: the first parameter says nothing of the precision of the others."""
 
@@ -180,7 +200,7 @@ def test_several_inputs_are_taken_as_they_are(kind):
     packed = model.pack(inputs)
     assert_close(packed, X)
     assert result.evaluate(make()) == pytest.approx(result.evaluate((packed, Y)))
-    for given in (make(), inputs):
+    for given in (make(), inputs, (packed, Y), TensorDataset(packed)):
         assert_close(result.predict(given).mean, result.predict(packed).mean)
 
 
@@ -191,6 +211,55 @@ def test_tensors_of_several_inputs_are_learned_from_as_one():
     prior = sb.TensorwisePrior(model)
     wanted = sb.laplace_evidence(model, (model.pack(BY_NAME), Y), sb.Categorical(), prior).total
     assert_close(sb.laplace_evidence(model, (BY_NAME, Y), sb.Categorical(), prior).total, wanted)
+
+
+def test_several_inputs_alone_are_predicted_from():
+    by_name = [{"left": left, "right": right} for left, right in zip(LEFT, RIGHT, strict=True)]
+    torch.manual_seed(0)
+    result = sb.fit(sb.Packed(Two(), BY_NAME), (BY_NAME, Y), epochs=1, progress=False)
+    for given in (by_name, DataLoader(by_name, 8), Stream(iter(by_name))):
+        assert_close(result.predict(given).mean, result.predict(BY_NAME).mean)
+    assert_close(result.predict(by_name[:2]).mean, result.predict(BY_NAME).mean[:2])
+    result = sb.fit(sb.Packed(Two(), IN_ORDER), (IN_ORDER, Y), epochs=1, progress=False)
+    for given in (TensorDataset(*IN_ORDER), DataLoader(TensorDataset(*IN_ORDER), 8)):
+        assert_close(result.predict(given).mean, result.predict(IN_ORDER).mean)
+    with pytest.raises(TypeError, match=r"must be tuples with targets last, or pairs \(inputs, targets\); got a tuple of 2"):
+        result.evaluate(IN_ORDER)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_list_of_dictionaries_is_data_by_number(count):
+    some = [named(i) for i in range(count)]
+    model = sb.Packed(Two(), some)
+    assert model.names == ("left", "right")
+    assert source.source_for(model, some).size == count
+
+
+def test_a_packed_network_may_have_a_single_input():
+    images = X.reshape(N, 2, 2)
+    data = TensorDataset(images, Y)
+    model = sb.Packed(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), data)
+    result = sb.fit(model, data, epochs=1, progress=False)
+    for given in (data, images, (images,), (images, Y), DataLoader(data, 8)):
+        assert_close(result.predict(given).mean, result.predict(X).mean)
+    with pytest.raises(TypeError, match=r"or data that are made of such; got a list. A network of a single input needs no"):
+        sb.Packed(nn.Flatten(), TensorDataset(images))
+
+
+def test_tokens_may_be_a_single_input_of_a_packed_network():
+    tokens = torch.arange(N * 3).reshape(N, 3) % 5
+    model = sb.Packed(nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2)), (tokens,))
+    result = sb.fit(model, (tokens, Y), epochs=1, progress=False)
+    assert result.examples.is_floating_point()
+    assert result.evaluate((tokens, Y)) == pytest.approx(result.evaluate((model.pack((tokens,)), Y)))
+
+
+def test_an_example_is_not_taken_out_of_a_stream_that_can_be_read_once():
+    for make in (lambda stream: stream, lambda stream: DataLoader(stream, 8)):
+        stream = Stream(map(named, range(N)))
+        with pytest.raises(ValueError, match=r"this Stream can be read once. Give an example of inputs"):
+            sb.Packed(Two(), make(stream))
+        assert source.source_for(sb.Packed(Two(), BY_NAME), make(stream)).size == N
 
 
 def test_targets_may_have_another_name():
@@ -223,6 +292,7 @@ def test_looking_at_a_loader_draws_no_random_numbers():
         ),
         (Items(lambda i: {**named(i), "right": X[i]}), r"must be as in the example.*Pad what differs in length"),
         (Items(lambda i: {**named(i), "labels": "a"}), "Targets must be a tensor or an array, got a list"),
+        (DataLoader([(BY_NAME, None)], batch_size=None), "Targets must be a tensor or an array, got a NoneType"),
     ],
 )
 def test_data_that_a_packed_network_does_not_take_are_refused(data, message):
