@@ -1,14 +1,11 @@
 """Data as batches: tensors, arrays, frames, a Dataset or a DataLoader, checked, counted, and never one datum alone."""
 
 import logging
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sized
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor, nn
@@ -23,6 +20,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from symbayes.data.loaders import check_loader, refuse_dropped, sampler_of
 from symbayes.data.numbers import Numbers, as_tensor, first_weight
 from symbayes.data.packed import Inputs, Packed, are_all, are_numbers
 from symbayes.data.transform import Augmentation
@@ -84,62 +82,6 @@ def _of_size(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
             inputs, targets = [inputs[0][size:]], [targets[0][size:]]
     if inputs and len(inputs[0]):
         yield inputs[0], targets[0]
-
-
-def check_loader(loader: DataLoader[Any], size: int) -> list[int]:
-    """The lengths of batches, of a loader that gives each of so many data once in a pass.
-
-    Raises:
-        ValueError: If it leaves data out or repeats them, or draws others in every pass.
-    """
-    with _random_numbers_kept(getattr(_sampler(loader), "generator", None)):
-        passes = [_indices(loader, size) for _ in range(2)]
-    drawn, again = ([index for batch in batches for index in batch] for batches in passes)
-    repeated = len(drawn) - len(set(drawn))
-    if repeated or len(drawn) != size:
-        raise ValueError(
-            f"A DataLoader for symbayes must give each of its {size} data once in a pass; this one draws "
-            f"{len(drawn) if len(drawn) <= size else 'more'}, {repeated} of them again. The evidence is of all the data: "
-            "sample without replacement, and without drop_last."
-        )
-    if set(drawn) != set(again):
-        raise ValueError(
-            f"A DataLoader for symbayes must give the same data in every pass; this one draws {size} others each time. Choose "
-            "them once, such as by torch.utils.data.Subset."
-        )
-    return [len(batch) for batch in passes[0]]
-
-
-def _sampler(loader: DataLoader[Any]) -> Any:
-    """What draws the data; beside a batch sampler, torch gives loaders one that draws nothing."""
-    return loader.batch_sampler.sampler if type(loader.batch_sampler) is BatchSampler else loader.sampler
-
-
-def _indices(loader: DataLoader[Any], size: int) -> list[list[Any]]:
-    """Which data make the batches of a pass, as far as there are one more than there should be."""
-    found: list[list[Any]] = []
-    seen = 0
-    for batch in loader.batch_sampler if loader.batch_sampler is not None else ([index] for index in loader.sampler):
-        found.append([int(index) if isinstance(index, Tensor) else index for index in batch])
-        seen += len(batch)
-        if seen > size:
-            break
-    return found
-
-
-@contextmanager
-def _random_numbers_kept(own: Generator | None) -> Iterator[None]:
-    """Generators that a sampler may draw from are put back to where they were."""
-    state = own.get_state() if own is not None else None
-    numbers, drawn = np.random.get_state(), random.getstate()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        np.random.set_state(numbers)  # noqa: NPY002
-        random.setstate(drawn)
-        if own is not None and state is not None:
-            own.set_state(state)
 
 
 @runtime_checkable
@@ -328,23 +270,23 @@ class LoaderSource(DataSource):
     """
 
     def __init__(self, loader: DataLoader[Any], taking: Taking) -> None:
-        _refuse_dropped(loader)
-        self.loader, self.taking, self.size = loader, taking, _length(_sampler(loader))
+        refuse_dropped(loader)
+        self.loader, self.taking, self.size = loader, taking, _length(sampler_of(loader))
         plain = loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler
-        self.in_order = plain and type(_sampler(loader)) is SequentialSampler
+        self.in_order = plain and type(sampler_of(loader)) is SequentialSampler
         lengths = check_loader(loader, self.size)
         #: Batches in a pass.
         self.count = sum(1 for _ in paired((torch.empty(length),) * 2 for length in lengths))
 
     def generators(self) -> tuple[Generator, ...]:
-        own = (self.loader.generator, getattr(_sampler(self.loader), "generator", None))
+        own = (self.loader.generator, getattr(sampler_of(self.loader), "generator", None))
         return tuple({id(generator): generator for generator in own if generator is not None}.values())
 
     def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
         return super().training_batches(self.loader.batch_size or batch_size, generator)
 
     def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
-        sampler = _sampler(self.loader)
+        sampler = sampler_of(self.loader)
         if generator is None or not isinstance(sampler, RandomSampler) or sampler.generator is not None:
             yield from map(self.taking.pair, self.loader)
             return
@@ -379,7 +321,7 @@ def read_once(stream: Dataset[Any] | DataLoader[Any], taking: Taking) -> Batch:
             DataLoader has workers.
     """
     if isinstance(stream, DataLoader):
-        _refuse_dropped(stream)
+        refuse_dropped(stream)
         dataset, loader = stream.dataset, stream
         if type(stream) is DataLoader:
             collate = _stacked if stream.collate_fn is default_collate else stream.collate_fn
@@ -494,7 +436,7 @@ def random_subsets(data: DataSource, size: int, count: int | None, generator: Ge
         ValueError: If only some are used, and the data come in an order of their own.
     """
     some = count is not None and count * size < data.size
-    if some and isinstance(data, LoaderSource) and not isinstance(_sampler(data.loader), RandomSampler):
+    if some and isinstance(data, LoaderSource) and not isinstance(sampler_of(data.loader), RandomSampler):
         raise ValueError(
             "Random subsets need data in random order; this DataLoader has an order of its own. Make it with shuffle=True, or "
             "pass the data set itself."
@@ -526,11 +468,6 @@ def check_finite(inputs: Tensor, start: int | None = 0) -> None:
 def first_datum(bad: Bool[Tensor, " n"], start: int | None) -> str:
     """Where in the data the first of some is, in words; nothing where that is not known."""
     return "" if start is None else f", first in datum {start + int(bad.nonzero()[0])}"
-
-
-def _refuse_dropped(loader: DataLoader[Any]) -> None:
-    if loader.drop_last:
-        raise ValueError("A DataLoader for symbayes must have drop_last=False: the evidence is of all the data.")
 
 
 def _length(dataset: object) -> int:
