@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from symbayes.curvature.evaluate import evaluating, naming_types
-from symbayes.data.numbers import Numbers, as_tensor
+from symbayes.data.numbers import Numbers, as_tensor, first_weight
 from symbayes.data.source import Data, check_finite, source_for
 from symbayes.groups.group import Group
 from symbayes.layers.path import LinearMap
@@ -198,7 +198,7 @@ def equivariance(
             "To measure under draws of the weights there must be a posterior and draws of 1 or more; got "
             f"{'no posterior' if posterior is None else 'a posterior'} and draws={draws}."
         )
-    weight = next(model.parameters(), None)
+    weight = first_weight(model)
     device = torch.device("cpu") if weight is None else weight.device
     if isinstance(data, Numbers):
         inputs = as_tensor(data)
@@ -244,7 +244,7 @@ def measure_layers(
         groups: By the name of the layer.
         seed: For the draws.
     """
-    inputs = _checked(inputs, next(model.parameters(), None))
+    inputs = _checked(inputs, first_weight(model))
     with _evaluated(model, inputs.device):
         wanted = {name: [(group, None) for group in some] for name, some in groups.items()}
         measure = Measure(model, wanted, 4, torch.Generator().manual_seed(seed))

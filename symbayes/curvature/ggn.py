@@ -298,7 +298,7 @@ def products_of(model: nn.Module, data: DataSource, likelihood: Likelihood, batc
         for batch, scale in some_batches(data, batch_size, share, generator):
             yield form_of(pairs, *batch, scale)
 
-    return Products(product, forms, sizes, likelihood.scales(), total, next(iter(weights.values())))
+    return Products(product, forms, sizes, likelihood.scales(), total, weights[next(iter(sizes))])
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @runtime_checkable
@@ -39,3 +39,9 @@ def _from_array(numbers: np.ndarray | Frame) -> Tensor:
     if values.dtype.kind == "f" and values.dtype.itemsize > 8:
         values = values.astype(np.float64)
     return torch.as_tensor(values.astype(values.dtype.newbyteorder("="), copy=not values.flags.writeable))
+
+
+def first_weight(model: nn.Module) -> nn.Parameter | None:
+    """The weight whose device and precision data take: the first that is learned, else the first that is no whole number."""
+    real = [weight for weight in model.parameters() if weight.is_floating_point() or weight.is_complex()]
+    return next((weight for weight in real if weight.requires_grad), real[0] if real else None)

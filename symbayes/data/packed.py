@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from symbayes.data.numbers import Numbers, as_tensor
+from symbayes.data.numbers import Numbers, as_tensor, first_weight
 
 #: What a network takes beside a single tensor.
 Inputs = Mapping[str, Numbers] | Sequence[Numbers]
@@ -24,7 +24,8 @@ class Packed(nn.Module):
     Args:
         network: Called with inputs by name where they are a dictionary, else in their order. Of what it gives, `logits` are
             taken where it has them, as networks of transformers do.
-        example: Inputs of some data, for their names, shapes and types; or a Dataset or DataLoader, whose first is looked at.
+        example: Inputs of some data, for their names, shapes and types; or a Dataset, a list or a DataLoader, whose first
+            is looked at.
         targets: The name of targets where data are dictionaries.
     """
 
@@ -41,15 +42,22 @@ class Packed(nn.Module):
         """Inputs as one tensor, in the precision of the weights.
 
         Raises:
-            ValueError: If they are others than those of the example, or whole numbers too large for that precision.
+            ValueError: If they are others than those of the example, of different lengths, or whole numbers too large for that
+                precision.
         """
-        parts, weight = self._parts(inputs), next(self.network.parameters())
+        parts, first = self._parts(inputs), first_weight(self.network)
+        weight = torch.empty(()) if first is None else first
         found = [(tuple(part.shape[1:]), part.is_floating_point()) for part in parts]
         if found != [(shape, dtype.is_floating_point) for shape, dtype in zip(self.shapes, self.types, strict=True)]:
             got = [(tuple(part.shape), part.dtype) for part in parts]
             raise ValueError(
                 f"Inputs must be as in the example, {list(zip(self.shapes, self.types, strict=True))}; got {got}. Pad what "
                 "differs in length, such as by padding='max_length' of a tokenizer."
+            )
+        if len({part.shape[:1] for part in parts}) > 1:
+            raise ValueError(
+                f"Inputs must be of as many data each, got shapes {', '.join(str(list(part.shape)) for part in parts)}. Give "
+                "every datum all of them."
             )
         packed = torch.cat([part.to(weight).reshape(len(part), -1) for part in parts], 1)
         for part, again in zip(parts, self._unpack(packed), strict=True):
@@ -66,50 +74,64 @@ class Packed(nn.Module):
         found: Tensor = getattr(given, "logits", given)
         return found
 
-    def takes(self, inputs: Any) -> bool:
-        """Whether these are inputs alone, as in the example: by their names, or by how many they are."""
-        if isinstance(inputs, Mapping):
-            return self.names is not None and self.targets not in inputs
-        return self.names is None and _are_numbers(inputs) and len(inputs) == len(self.shapes)
-
-    def split(self, data: Any) -> tuple[Any, Any]:
-        """Inputs and targets, of a batch or of all data.
+    def split(self, data: Any, *, alone: bool = False) -> tuple[Numbers, Any]:
+        """Inputs side by side, and targets, of a batch or of all data; None for targets where inputs may come alone, and do.
 
         Raises:
             TypeError: If they are laid out in no way that is known.
             ValueError: If a dictionary has no targets.
         """
         if isinstance(data, Mapping):
-            if self.targets not in data:
+            if not alone and self.targets not in data:
                 raise ValueError(
                     f"Data of dictionaries must have their targets as {self.targets!r}; got {', '.join(map(str, data))}. Name "
                     "them by sb.Packed(network, example, targets=...), or give a pair (inputs, targets)."
                 )
-            return {name: part for name, part in data.items() if name != self.targets}, data[self.targets]
+            return self.pack(self._without_targets(data)), data.get(self.targets)
         if _is_pair(data):
-            return data[0], data[1]
-        if self.names is None and _are_numbers(data) and len(data) == len(self.shapes) + 1:
-            return tuple(data[:-1]), data[-1]
+            return self.pack(data[0]), data[1]
+        parts = (data,) if isinstance(data, Numbers) else data
+        if are_numbers(parts):
+            together = self.names is not None or self._lies_together(as_tensor(parts[0]))
+            count = 1 if together else len(self.shapes)
+            if len(parts) == count + 1 or (alone and len(parts) == count):
+                return parts[0] if together else self.pack(parts[:count]), parts[-1] if len(parts) > count else None
         wanted = f"dictionaries with {self.targets!r}" if self.names is not None else "tuples with targets last"
         many = f" of {len(data)}" if isinstance(data, tuple | list) else ""
         raise TypeError(f"Data for this model must be {wanted}, or pairs (inputs, targets); got a {type(data).__name__}{many}.")
 
+    def _lies_together(self, inputs: Tensor) -> bool:
+        """Whether these are inputs side by side already, as `pack` gives them."""
+        return inputs.is_floating_point() and inputs.shape[1:] == (sum(self._sizes()),)
+
     def _example(self, example: Any) -> Any:
         """Inputs of an example, or of the first of some data."""
-        whole = not isinstance(example, Mapping | tuple | list)
-        if whole:
+        by_number = not are_all(example)
+        if by_number:
             example = _first(example)
         if isinstance(example, Mapping):
-            return {name: part for name, part in example.items() if name != self.targets}
-        if not isinstance(example, tuple | list):
+            return self._without_targets(example)
+        inputs: Any = None
+        if _is_pair(example):
+            inputs = example[0]
+        elif isinstance(example, tuple | list):
+            inputs = tuple(example[:-1] if by_number else example)
+        if not inputs:
             raise TypeError(
                 "An example must be a dictionary or a tuple of inputs, or data that are made of such; got a "
                 f"{type(example).__name__}. A network of a single input needs no sb.Packed."
             )
-        return example[0] if _is_pair(example) else tuple(example[:-1] if whole else example)
+        return inputs
+
+    def _without_targets(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: part for name, part in data.items() if name != self.targets}
+
+    def _sizes(self) -> list[int]:
+        """Of each input of a datum, side by side."""
+        return [prod(shape) for shape in self.shapes]
 
     def _unpack(self, packed: Tensor) -> list[Tensor]:
-        sizes = [prod(shape) for shape in self.shapes]
+        sizes = self._sizes()
         if packed.ndim != 2 or packed.shape[1] != sum(sizes):
             raise ValueError(
                 f"Packed inputs must be [n, {sum(sizes)}], as model.pack(inputs) gives; got {tuple(packed.shape)}."
@@ -119,7 +141,7 @@ class Packed(nn.Module):
 
     def _parts(self, inputs: Any) -> list[Tensor]:
         """Tensors in the order of the example."""
-        if self.names is None and not isinstance(inputs, Mapping):
+        if self.names is None and isinstance(inputs, tuple | list):
             return [as_tensor(part) for part in _checked(dict(enumerate(inputs))).values()]
         if self.names is not None and isinstance(inputs, Mapping) and set(inputs) == set(self.names):
             return [as_tensor(part) for part in _checked({name: inputs[name] for name in self.names}).values()]
@@ -131,7 +153,15 @@ class Packed(nn.Module):
 def _first(data: Any) -> Any:
     """A batch of the first datum."""
     dataset = data.dataset if isinstance(data, DataLoader) else data
-    datum = next(iter(dataset)) if isinstance(dataset, IterableDataset) else dataset[0]
+    if isinstance(dataset, IterableDataset):
+        if iter(dataset) is iter(dataset):
+            raise ValueError(
+                f"Data must be there again after their first was looked at; this {type(dataset).__name__} can be read once. "
+                "Give an example of inputs."
+            )
+        datum = next(iter(dataset))
+    else:
+        datum = dataset[0]
     if not isinstance(data, DataLoader):
         return default_collate([datum])
     return data.collate_fn([datum] if data.batch_sampler is not None else datum)
@@ -142,8 +172,16 @@ def _is_pair(data: Any) -> bool:
     return isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Mapping | tuple | list)
 
 
-def _are_numbers(parts: Any) -> bool:
-    return isinstance(parts, tuple | list) and all(isinstance(part, Numbers) for part in parts)
+def are_numbers(parts: Any) -> bool:
+    """Whether these are tensors, arrays or frames; one at least."""
+    return isinstance(parts, tuple | list) and len(parts) > 0 and all(isinstance(part, Numbers) for part in parts)
+
+
+def are_all(data: Any) -> bool:
+    """Whether these are all data in one, rather than data by number, as a list of tuples or dictionaries is."""
+    if isinstance(data, list):
+        return len(data) > 0 and isinstance(data[-1], Numbers)
+    return isinstance(data, Mapping | tuple)
 
 
 def _checked(parts: Mapping[Any, Any]) -> Mapping[Any, Numbers]:

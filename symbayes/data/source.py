@@ -1,21 +1,28 @@
 """Data as batches: tensors, arrays, frames, a Dataset or a DataLoader, checked, counted, and never one datum alone."""
 
 import logging
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sized
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
-from symbayes.data.numbers import Numbers, as_tensor
-from symbayes.data.packed import Inputs, Packed
+from symbayes.data.loaders import check_loader, refuse_dropped, sampler_of
+from symbayes.data.numbers import Numbers, as_tensor, first_weight
+from symbayes.data.packed import Inputs, Packed, are_all, are_numbers
 from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
 
@@ -77,57 +84,6 @@ def _of_size(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
         yield inputs[0], targets[0]
 
 
-def check_loader(loader: DataLoader[Any], size: int) -> list[int]:
-    """The lengths of batches, of a loader that gives each of so many data once in a pass.
-
-    Raises:
-        ValueError: If it leaves data out or repeats them, or draws others in every pass.
-    """
-    with _random_numbers_kept(getattr(loader.sampler, "generator", None)):
-        passes = [_indices(loader, size) for _ in range(2)]
-    drawn, again = ([index for batch in batches for index in batch] for batches in passes)
-    repeated = len(drawn) - len(set(drawn))
-    if repeated or len(drawn) != size:
-        raise ValueError(
-            f"A DataLoader for symbayes must give each of its {size} data once in a pass; this one draws "
-            f"{len(drawn) if len(drawn) <= size else 'more'}, {repeated} of them again. The evidence is of all the data: "
-            "sample without replacement, and without drop_last."
-        )
-    if set(drawn) != set(again):
-        raise ValueError(
-            f"A DataLoader for symbayes must give the same data in every pass; this one draws {size} others each time. Choose "
-            "them once, such as by torch.utils.data.Subset."
-        )
-    return [len(batch) for batch in passes[0]]
-
-
-def _indices(loader: DataLoader[Any], size: int) -> list[list[Any]]:
-    """Which data make the batches of a pass, as far as there are one more than there should be."""
-    found: list[list[Any]] = []
-    seen = 0
-    for batch in loader.batch_sampler if loader.batch_sampler is not None else ([index] for index in loader.sampler):
-        found.append([int(index) if isinstance(index, Tensor) else index for index in batch])
-        seen += len(batch)
-        if seen > size:
-            break
-    return found
-
-
-@contextmanager
-def _random_numbers_kept(own: Generator | None) -> Iterator[None]:
-    """Generators that a sampler may draw from are put back to where they were."""
-    state = own.get_state() if own is not None else None
-    numbers, drawn = np.random.get_state(), random.getstate()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        np.random.set_state(numbers)  # noqa: NPY002
-        random.setstate(drawn)
-        if own is not None and state is not None:
-            own.set_state(state)
-
-
 @runtime_checkable
 class Indexed(Protocol):
     """Data by number, as torch's Dataset has them, and those of other libraries."""
@@ -150,27 +106,39 @@ class Taking:
     precision: torch.dtype | None = None
     #: None for a model of one input.
     packed: Packed | None = None
+    #: Whether inputs may come without targets.
+    alone: bool = False
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Taking":
+        """As its weights are, and side by side where it, or a module in it, is `Packed`."""
+        weight = first_weight(model)
+        packed = next((module for module in model.modules() if isinstance(module, Packed)), None)
+        return cls(torch.device("cpu"), None, packed) if weight is None else cls(weight.device, weight.dtype, packed)
 
     def pair(self, data: Any) -> Batch:
-        """Inputs and targets of a batch, or of all data.
+        """Inputs and targets of a batch, or of all data; targets [n, 0] where inputs may come alone, and do.
 
         Raises:
             TypeError: If they are no such pair.
         """
-        if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Numbers) for part in data):
-            inputs, targets = data
-        elif self.packed is not None:
-            several, targets = self.packed.split(data)
-            inputs = self.packed.pack(several)
+        parts = (data,) if isinstance(data, Numbers) else data
+        if self.packed is not None:
+            inputs, targets = self.packed.split(data, alone=self.alone)
+        elif are_numbers(parts) and (len(parts) == 2 or (self.alone and len(parts) == 1)):
+            inputs, targets = parts if len(parts) == 2 else (*parts, None)
         else:
             many = f" of {len(data)}" if isinstance(data, tuple | list) else ""
             raise TypeError(
                 f"A batch must be a pair of tensors (inputs, targets), got a {type(data).__name__}{many}. A network of several "
                 "inputs stands in sb.Packed(network, data), which takes dictionaries and tuples of them."
             )
+        given = self.numbers(inputs)
+        if targets is None and self.alone:
+            return given, given.new_empty(len(given), 0)
         if not isinstance(targets, Numbers):
             raise TypeError(f"Targets must be a tensor or an array, got a {type(targets).__name__}.")
-        return self.numbers(inputs), self.numbers(targets)
+        return given, self.numbers(targets)
 
     def numbers(self, given: Numbers) -> Tensor:
         """Inputs or targets alone."""
@@ -290,7 +258,7 @@ class DatasetSource(DataSource):
 
     def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
         dataset = cast("Dataset[Any]", self.dataset)
-        loader = DataLoader(dataset, batch_size, shuffle=generator is not None, generator=generator)
+        loader = DataLoader(dataset, batch_size, shuffle=generator is not None, generator=generator, collate_fn=_stacked)
         return map(self.taking.pair, loader)
 
 
@@ -302,22 +270,23 @@ class LoaderSource(DataSource):
     """
 
     def __init__(self, loader: DataLoader[Any], taking: Taking) -> None:
-        _refuse_dropped(loader)
-        self.loader, self.taking, self.size = loader, taking, _length(loader.sampler)
-        self.in_order = type(loader.sampler) is SequentialSampler and type(loader.batch_sampler) is BatchSampler
+        refuse_dropped(loader)
+        self.loader, self.taking, self.size = loader, taking, _length(sampler_of(loader))
+        plain = loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler
+        self.in_order = plain and type(sampler_of(loader)) is SequentialSampler
         lengths = check_loader(loader, self.size)
         #: Batches in a pass.
         self.count = sum(1 for _ in paired((torch.empty(length),) * 2 for length in lengths))
 
     def generators(self) -> tuple[Generator, ...]:
-        own = (self.loader.generator, getattr(self.loader.sampler, "generator", None))
+        own = (self.loader.generator, getattr(sampler_of(self.loader), "generator", None))
         return tuple({id(generator): generator for generator in own if generator is not None}.values())
 
     def training_batches(self, batch_size: int, generator: Generator) -> Iterator[Batch]:
         return super().training_batches(self.loader.batch_size or batch_size, generator)
 
     def _batches(self, batch_size: int, generator: Generator | None) -> Iterator[Batch]:
-        sampler = self.loader.sampler
+        sampler = sampler_of(self.loader)
         if generator is None or not isinstance(sampler, RandomSampler) or sampler.generator is not None:
             yield from map(self.taking.pair, self.loader)
             return
@@ -329,19 +298,41 @@ class LoaderSource(DataSource):
             sampler.generator = None
 
 
+def _stacked(data: list[Any]) -> Any:
+    """A batch, as torch makes it.
+
+    Raises:
+        ValueError: If data have several shapes.
+    """
+    try:
+        return default_collate(data)
+    except RuntimeError as error:
+        raise ValueError(
+            f"All data must have one shape, so that they can be a tensor ({error}). Pad them, or give a DataLoader with a "
+            "collate_fn that does."
+        ) from error
+
+
 def read_once(stream: Dataset[Any] | DataLoader[Any], taking: Taking) -> Batch:
     """All data of an IterableDataset, or of a DataLoader of one, as tensors; without workers, which may repeat them.
 
     Raises:
-        ValueError: If there are too many of them to be kept, other than they say, or of several shapes.
+        ValueError: If there are too many of them to be kept, other than they say, or of several shapes; or if a subclass of
+            DataLoader has workers.
     """
     if isinstance(stream, DataLoader):
-        _refuse_dropped(stream)
+        refuse_dropped(stream)
         dataset, loader = stream.dataset, stream
         if type(stream) is DataLoader:
-            loader = DataLoader(dataset, stream.batch_size, collate_fn=stream.collate_fn)
+            collate = _stacked if stream.collate_fn is default_collate else stream.collate_fn
+            loader = DataLoader(dataset, stream.batch_size, collate_fn=collate)
+        elif stream.num_workers:
+            raise ValueError(
+                f"An IterableDataset must be read without workers, each of which may give all of it; this "
+                f"{type(stream).__name__} has {stream.num_workers}. Make it with num_workers=0."
+            )
     else:
-        dataset, loader = stream, DataLoader(stream, _AT_ONCE)
+        dataset, loader = stream, DataLoader(stream, _AT_ONCE, collate_fn=_stacked)
     found: list[Batch] = []
     count = size = 0
     for batch in map(taking.pair, loader):
@@ -353,9 +344,10 @@ def read_once(stream: Dataset[Any] | DataLoader[Any], taking: Taking) -> Batch:
                 "itertools.islice, or use a Dataset with __getitem__ and __len__."
             )
         found.append(batch)
-    said = len(dataset) if isinstance(dataset, Sized) else count
-    if said != count:
-        raise ValueError(f"An IterableDataset must give as many data as its length says, {said}; got {count}.")
+    given, what = (len(found), "batches") if loader.batch_size is None else (count, "data")
+    said = len(dataset) if isinstance(dataset, Sized) else given
+    if said != given:
+        raise ValueError(f"An IterableDataset must give as many {what} as its length says, {said}; got {given}.")
     if len({(inputs.shape[1:], targets.shape[1:]) for inputs, targets in found}) > 1:
         raise ValueError("All data of an IterableDataset must have one shape, since they are kept as tensors. Pad them.")
     _log.info("Read %s data of a %s once; they are kept, %.3g MiB.", f"{count:,}", type(dataset).__name__, size / 2**20)
@@ -364,16 +356,9 @@ def read_once(stream: Dataset[Any] | DataLoader[Any], taking: Taking) -> Batch:
     return torch.cat([inputs for inputs, _ in found]), torch.cat([targets for _, targets in found])
 
 
-def taking(model: nn.Module) -> Taking:
-    """How a model takes data: as its weights are, and side by side where it, or a module in it, is `Packed`."""
-    weight = next(model.parameters(), None)
-    packed = next((module for module in model.modules() if isinstance(module, Packed)), None)
-    return Taking(torch.device("cpu"), None, packed) if weight is None else Taking(weight.device, weight.dtype, packed)
-
-
 def source_for(model: nn.Module, data: Data | DataSource, augment: Augmentation | None = None) -> DataSource:
     """Any accepted kind of data as a source of batches that a model takes; as `as_source` otherwise."""
-    return as_source(data, taking(model), augment)
+    return as_source(data, Taking.of(model), augment)
 
 
 def inputs_for(model: nn.Module, data: Numbers | Inputs | Data) -> Tensor:
@@ -382,12 +367,10 @@ def inputs_for(model: nn.Module, data: Numbers | Inputs | Data) -> Tensor:
     Raises:
         ValueError: If data come in another order than they have.
     """
-    way = taking(model)
+    taking = replace(Taking.of(model), alone=True)
     if isinstance(data, Numbers):
-        return way.numbers(data)
-    if way.packed is not None and way.packed.takes(data):
-        return way.numbers(way.packed.pack(cast(Inputs, data)))
-    source = source_for(model, cast(Data, data))
+        return taking.pair(data)[0]
+    source = as_source(cast(Data, data), taking)
     if not source.in_order:
         raise ValueError(
             "Inputs must come in the order of the data, so that predictions can be told apart; this DataLoader has an order of "
@@ -396,35 +379,35 @@ def inputs_for(model: nn.Module, data: Numbers | Inputs | Data) -> Tensor:
     return torch.cat([inputs for inputs, _ in source.batches(_AT_ONCE)])
 
 
-def as_source(data: Data | DataSource, way: Taking | torch.device, augment: Augmentation | None = None) -> DataSource:
+def as_source(data: Data | DataSource, taking: Taking | torch.device, augment: Augmentation | None = None) -> DataSource:
     """Any accepted kind of data as a source of batches.
 
     Args:
         data: Of which kind they are.
-        way: How they are given out; as they are on a device.
+        taking: How they are given out; as they are on a device.
         augment: How inputs vary from pass to pass.
 
     Raises:
         TypeError: If the data are of another kind.
         ValueError: If there are none, or they are to be augmented and are no tensors.
     """
-    way = Taking(way) if isinstance(way, torch.device) else way
+    taking = Taking(taking) if isinstance(taking, torch.device) else taking
     source: DataSource
     streams = isinstance(data, IterableDataset) or (isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset))
     if isinstance(data, DataSource):
         source = data
     elif streams:
-        source = TensorSource(*read_once(cast(Any, data), replace(way, device=torch.device("cpu"))), way.device, augment)
+        source = TensorSource(*read_once(cast(Any, data), replace(taking, device=torch.device("cpu"))), taking.device, augment)
     elif isinstance(data, DataLoader):
-        source = LoaderSource(data, way)
+        source = LoaderSource(data, taking)
     elif type(data) is TensorDataset and len(data.tensors) == 2:  # a subclass may transform what it gives
-        source = TensorSource(*way.pair(data.tensors), way.device, augment)
+        source = TensorSource(*taking.pair(data.tensors), taking.device, augment)
     elif isinstance(data, Dataset):
-        source = DatasetSource(data, way)
-    elif isinstance(data, Mapping) or (isinstance(data, tuple | list) and _are_all(data)):
-        source = TensorSource(*way.pair(data), way.device, augment)
-    elif isinstance(data, Indexed) and not isinstance(data, Numbers | tuple | str):
-        source = DatasetSource(data, way)
+        source = DatasetSource(data, taking)
+    elif are_all(data):
+        source = TensorSource(*taking.pair(data), taking.device, augment)
+    elif isinstance(data, Indexed) and not isinstance(data, Numbers | str):
+        source = DatasetSource(data, taking)
     else:
         raise TypeError(
             "Data must be a pair of tensors, arrays or frames (inputs, targets), a Dataset of such pairs, or a DataLoader; "
@@ -440,13 +423,6 @@ def as_source(data: Data | DataSource, way: Taking | torch.device, augment: Augm
     return source
 
 
-def _are_all(parts: tuple[Any, ...] | list[Any]) -> bool:
-    """Whether these are all data, not data one by one: numbers of all of them, the first perhaps several."""
-    first, *others = parts if parts else (None,)
-    several = isinstance(first, Mapping) or (isinstance(first, tuple | list) and all(isinstance(x, Numbers) for x in first))
-    return bool(others) and (several or isinstance(first, Numbers)) and all(isinstance(part, Numbers) for part in others)
-
-
 def random_subsets(data: DataSource, size: int, count: int | None, generator: Generator | None) -> Iterator[Batch]:
     """Disjoint subsets of this size in random order; the last may be smaller.
 
@@ -460,7 +436,7 @@ def random_subsets(data: DataSource, size: int, count: int | None, generator: Ge
         ValueError: If only some are used, and the data come in an order of their own.
     """
     some = count is not None and count * size < data.size
-    if some and isinstance(data, LoaderSource) and not isinstance(data.loader.sampler, RandomSampler):
+    if some and isinstance(data, LoaderSource) and not isinstance(sampler_of(data.loader), RandomSampler):
         raise ValueError(
             "Random subsets need data in random order; this DataLoader has an order of its own. Make it with shuffle=True, or "
             "pass the data set itself."
@@ -492,11 +468,6 @@ def check_finite(inputs: Tensor, start: int | None = 0) -> None:
 def first_datum(bad: Bool[Tensor, " n"], start: int | None) -> str:
     """Where in the data the first of some is, in words; nothing where that is not known."""
     return "" if start is None else f", first in datum {start + int(bad.nonzero()[0])}"
-
-
-def _refuse_dropped(loader: DataLoader[Any]) -> None:
-    if loader.drop_last:
-        raise ValueError("A DataLoader for symbayes must have drop_last=False: the evidence is of all the data.")
 
 
 def _length(dataset: object) -> int:

@@ -16,7 +16,7 @@ from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import Rule
-from symbayes.data.numbers import Numbers
+from symbayes.data.numbers import Numbers, first_weight
 from symbayes.data.packed import Inputs
 from symbayes.data.source import Data, inputs_for, source_for
 from symbayes.data.storage import DAMAGE, check_form, write_together
@@ -157,7 +157,7 @@ class Result:
         Raises:
             NoPosteriorError: If there is no posterior, and `by` is not "plug-in".
         """
-        weight = next(self.model.parameters())
+        weight = cast(Tensor, first_weight(self.model))
         if by == "plug-in":
             known = Posterior({name: weight.detach() for name, weight in weights(self.model).items()}, (), "weights alone")
         else:
@@ -310,7 +310,7 @@ class Result:
 def example_outputs(model: nn.Module, examples: Tensor) -> Tensor:
     """What a model gives for examples while it evaluates, by which it is known again."""
     with evaluating(model):
-        found: Tensor = model(_as_weights(examples, next(model.parameters())))
+        found: Tensor = model(_as_weights(examples, cast(Tensor, first_weight(model))))
         return found
 
 

@@ -89,7 +89,7 @@ class Problem:
             ValueError: If types do not fit; `check_capture`, data, likelihood and prior raise their own.
         """
         self.prior.check(self.model)
-        weight = next(self.model.parameters())
+        weight = next(parameter for parameter in self.model.parameters() if parameter.requires_grad)
         capture = Capture(self.model) if curvature else None
         seen, total, of_nothing, moments = 0, 0.0, 0.0, torch.zeros(())
         with ExitStack() as evaluation, torch.no_grad():

@@ -454,6 +454,29 @@ def test_a_trainable_tensor_that_nothing_covers_is_refused_by_name(kind, message
     assert set(run(model, torch.randn(2, 3)).blocks) == {"used.weight", "used.bias"}
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_bag_of_embeddings_is_a_free_parameter_and_has_no_products(generator):
+    bag = nn.Sequential(nn.EmbeddingBag(9, 4), nn.Linear(4, 2))
+    ids = torch.randint(0, 9, (12, 5), generator=generator)
+    data = ids, ids[:, 0] % 2
+
+    class Mean(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = bag[0].weight, bag[1]
+
+        def forward(self, ids):
+            return self.head(self.table[ids].mean(1))
+
+    found = [sb.laplace_evidence(net, data, sb.Categorical(), sb.TensorwisePrior(net)).total for net in (bag, Mean())]
+    assert_close(*found)
+    with pytest.raises(
+        RuntimeError, match=r"along its weights.*_embedding_bag_backward.*with other operations.*or use Kfac\(\)"
+    ):
+        sb.fit(bag, data, epochs=1, progress=False)
+    assert sb.fit(bag, data, objective=sb.Laplace(), epochs=1, progress=False).num_data == 12
+
+
 def test_a_layer_that_torch_cannot_differentiate_datum_by_datum_is_refused_by_name():
     class Branching(nn.Module):
         def __init__(self):

@@ -66,6 +66,13 @@ def test_other_inputs_are_refused(inputs):
     model = sb.Packed(Tokens(), inputs)
     with pytest.raises(ValueError, match="a dictionary of input_ids, attention_mask, age, as in the example; got one of age"):
         model.pack({"age": inputs["age"]})
+    for age in (inputs["age"][:3], inputs["age"][0]):
+        with pytest.raises(ValueError, match=r"must be of as many data each, got shapes \[20, 6\], \[20, 6\], \[(3)?\]"):
+            model.pack({**inputs, "age": age})
+    with pytest.raises(ValueError, match="a dictionary of input_ids, attention_mask, age, as in the example; got a NoneType"):
+        model.pack(None)
+    with pytest.raises(ValueError, match="a tuple of tensors, as in the example; got a NoneType"):
+        sb.Packed(nn.Bilinear(2, 3, 1), (torch.randn(5, 2), torch.randn(5, 3))).pack(None)
     with pytest.raises(ValueError, match="got a tuple"):
         model.pack(tuple(inputs.values()))
     with pytest.raises(ValueError, match="a tuple of tensors, as in the example; got one of input_ids"):
