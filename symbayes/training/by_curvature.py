@@ -450,28 +450,25 @@ class LaplaceTrainer(CurvatureTrainer):
             return False
         if done == 0:
             seed = int(torch.randint(2**62, (), generator=state.generator))
-            search.begin(self._evidence_of_try(state, seed), seed, self._breaking(state))
+            blocks = self._blocks(state)
+            search.begin(search.settings.evidence(self.problem, blocks, seed), seed, self._breaking(blocks))
         else:
             try:
-                search.judge(self._evidence_of_try(state, search.seed))
+                search.judge(search.settings.evidence(self.problem, self._blocks(state), search.seed))
             except NotFiniteError:
                 search.judge(-inf)
         return search.is_done
-
-    def _evidence_of_try(self, state: CurvatureState, seed: int) -> float:
-        assert self.objective.search is not None
-        return self.objective.search.evidence(self.problem, self._blocks(state), seed)
-
-    @torch.no_grad()
-    def _breaking(self, state: CurvatureState) -> float:
-        """γ of paths that break a symmetry."""
-        blocks, precisions = self._blocks(state), self.problem.prior.precisions()
-        return sum((float(blocks[name].effective(precisions[name])) for name in breaking_tensors(self.problem)), 0.0)
 
     def _blocks(self, state: CurvatureState) -> Mapping[str, Block]:
         curvature = self.curvature(state)
         assert isinstance(curvature, BlockCurvature)  # as the rule says
         return curvature.blocks
+
+    @torch.no_grad()
+    def _breaking(self, blocks: Mapping[str, Block]) -> float:
+        """γ of paths that break a symmetry."""
+        precisions = self.problem.prior.precisions()
+        return sum((float(blocks[name].effective(precisions[name])) for name in breaking_tensors(self.problem)), 0.0)
 
     def move_weights(self, state: CurvatureState) -> float:
         state.descent.share = slow_share(state.epoch + 1, self.main)
