@@ -1,8 +1,5 @@
 """A hardened average is what the average gives in evaluation, by operations of torch alone; or the network alone."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -13,6 +10,7 @@ from symbayes.groups.lie import Generator, Images, LieGroup
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.surgery import hardened
 from tests.curvature.networks import Do
+from tests.surgery.alone import assert_loads_alone
 
 GROUPS = {
     "images": (sb.affine2d(), (2, 6, 5)),
@@ -167,14 +165,7 @@ def test_a_hardened_average_is_exported_and_loaded_without_the_library(generator
     plain = sb.harden(model, inputs, off=0.0)
     exported = torch.export.export(plain, (inputs,), dynamic_shapes=({0: torch.export.Dim("n")},)).module()
     assert_close(exported(inputs[:3]), model(inputs[:3]), rtol=1e-12, atol=1e-12)
-    torch.save({"model": plain, "inputs": inputs, "outputs": model(inputs).detach()}, tmp_path / "plain.pt")
-    script = (
-        "import sys, torch\n"
-        "sys.modules['symbayes'] = None\n"  # not to be imported
-        "kept = torch.load(sys.argv[1], weights_only=False)\n"
-        "torch.testing.assert_close(kept['model'](kept['inputs']), kept['outputs'])\n"
-    )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "plain.pt")], check=True)
+    assert_loads_alone(plain, inputs, model(inputs), tmp_path)
 
 
 def test_a_hardened_average_is_learned_from_there(generator):

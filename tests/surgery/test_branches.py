@@ -1,7 +1,5 @@
 """Branches: found by looking, gone as if their last maps were zero, and those first that cost least."""
 
-import subprocess
-import sys
 from copy import deepcopy
 
 import pytest
@@ -13,6 +11,7 @@ import symbayes as sb
 from symbayes.surgery import pruned
 from symbayes.surgery.branches import Branch, find_branches, without_branch
 from symbayes.surgery.calls import count, operations
+from tests.surgery.alone import assert_loads_alone
 
 
 class BasicBlock(nn.Module):
@@ -293,14 +292,7 @@ def test_what_is_left_is_loaded_without_the_library(generator, tmp_path):
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     model, inputs = nn.Sequential(nn.Linear(5, 8), encoder, nn.Flatten(), nn.Linear(48, 3)), vectors(6, generator)
     smaller = sb.prune(model, (inputs, torch.arange(6) % 3), 0.3, units="branches").eval()
-    torch.save({"model": smaller, "inputs": inputs, "outputs": smaller(inputs).detach()}, tmp_path / "smaller.pt")
-    script = (
-        "import sys, torch\n"
-        "sys.modules['symbayes'] = None\n"  # not to be imported
-        "kept = torch.load(sys.argv[1], weights_only=False)\n"
-        "torch.testing.assert_close(kept['model'](kept['inputs']), kept['outputs'])\n"
-    )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "smaller.pt")], check=True)
+    assert_loads_alone(smaller, inputs, smaller(inputs), tmp_path)
 
 
 def test_what_cannot_be_dropped_says_why(generator):

@@ -1,7 +1,5 @@
 """Surgery: a relaxed model computes what it did, a hardened one what was learned, and has nothing of the library."""
 
-import subprocess
-import sys
 from copy import deepcopy
 
 import pytest
@@ -18,6 +16,7 @@ from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Layout
 from symbayes.surgery import hardened, pruned
 from symbayes.surgery.calls import count
+from tests.surgery.alone import assert_loads_alone
 
 
 class Block(nn.Module):
@@ -568,14 +567,7 @@ def test_a_hardened_model_is_exported_and_loaded_without_the_library(generator, 
     plain = sb.harden(relaxed, inputs, off=0.0).eval()
     exported = torch.export.export(plain, (inputs,))
     assert_close(exported.module()(inputs), relaxed(inputs), rtol=1e-4, atol=1e-5)
-    torch.save({"model": plain, "inputs": inputs, "outputs": plain(inputs).detach()}, tmp_path / "plain.pt")
-    script = (
-        "import sys, torch\n"
-        "sys.modules['symbayes'] = None\n"  # not to be imported
-        "kept = torch.load(sys.argv[1], weights_only=False)\n"
-        "torch.testing.assert_close(kept['model'](kept['inputs']), kept['outputs'])\n"
-    )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "plain.pt")], check=True)
+    assert_loads_alone(plain, inputs, plain(inputs), tmp_path)
 
 
 def test_a_network_of_a_user_is_relaxed_learned_and_hardened():
