@@ -46,7 +46,7 @@ class ScaleSearch:
     """How the common scale of precisions is searched.
 
     Args:
-        tries: Scales that are tried, at most; where a symmetry is broken, the first try is of one that keeps all.
+        tries: Scales that are tried, at most; where a symmetry is broken, the first try is of all symmetry instead.
         share: Of the epochs, for each of them; they are the last ones.
         factor: From one scale to the next: first to smaller precisions, and if that is no gain, to larger ones.
         rate: Share of the learning rate that a try begins with; it falls to zero along a cosine.
