@@ -193,13 +193,13 @@ class Krylov:
 def tridiagonalise(product: Product, start: Float[Tensor, " p"], steps: int) -> Krylov:
     """Lanczos with full reorthogonalisation."""
     steps = min(steps, len(start))
-    Q = [start / start.norm()]
+    Q = start.new_empty(steps, len(start))
+    Q[0] = start / start.norm()
     alphas: list[Tensor] = []
     betas: list[Tensor] = []
     for step in range(steps):
-        w = product(Q[-1])
-        alphas.append((w @ Q[-1]).double())
-        basis = torch.stack(Q)
+        w, basis = product(Q[step]), Q[: step + 1]
+        alphas.append((w @ Q[step]).double())
         for _ in range(2):
             w = w - basis.T @ (basis @ w)
         beta = w.norm().double()
@@ -209,12 +209,12 @@ def tridiagonalise(product: Product, start: Float[Tensor, " p"], steps: int) -> 
         if step + 1 == steps:
             break
         betas.append(beta)
-        Q.append(w / beta.to(w))
+        Q[step + 1] = w / beta.to(w)
     T = torch.diag(torch.stack(alphas))
     if betas:
         off = torch.stack(betas[: len(alphas) - 1])
         T = T + torch.diag(off, 1) + torch.diag(off, -1)
-    return Krylov(torch.stack(Q), T, beta, start)
+    return Krylov(Q[: len(alphas)], T, beta, start)
 
 
 #: The estimate of a tensor with this many effective parameters has half the weight: probes tell γ_l up to about √(2 γ_l).

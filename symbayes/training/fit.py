@@ -30,8 +30,9 @@ from symbayes.training.trainer import Objective, Problem, S, Schedule, Trainer, 
 _STEPS, _FEWEST = 16, 16
 #: Inputs that a result keeps, at most.
 EXAMPLES = 64
-#: The full GGN is for models of up to so many weights, by up to so many products for each random vector.
-_MOST_WEIGHTS, _PRODUCTS = 20_000_000, 25
+#: The full GGN is for models of up to so many weights on a CPU, by up to so many products for each random vector. On a GPU
+#: it is for those of whose size so many vectors fit into half its memory.
+_MOST_WEIGHTS, _PRODUCTS, _VECTORS = 20_000_000, 25, 40
 #: Where features of factors, cubed, are more than this in sum, factors are decomposed after every so many epochs, or more often
 #: where that would be fewer times than are enough.
 _CUBES, _SELDOM, _ENOUGH = 10_000_000_000, 4, 15
@@ -75,8 +76,9 @@ def preset(problem: Problem, objective: Objective | None = None, epochs: int | N
     Steps are of fewer data than 250 where data are few, so that there are enough of them. Where factors take long to decompose,
     hyper-steps and eigenbases are found less often.
 
-    By KFAC alone are models of more than 20 million weights, models with hyperparameters of their own, and data of a DataLoader
-    or Dataset, which products would read many times.
+    By KFAC alone are models of more than 20 million weights on a CPU, those of which forty copies do not fit into half the
+    memory of a GPU, models with hyperparameters of their own, and data of a DataLoader or Dataset, which products would read
+    many times.
 
     Args:
         problem: What is learned.
@@ -103,12 +105,21 @@ def preset(problem: Problem, objective: Objective | None = None, epochs: int | N
 
 
 def _by_evidence(problem: Problem, epochs: int, every: int) -> Laplace:
-    size = sum(weight.numel() for weight in weights(problem.model).values())
     base = Kfac(MonteCarloFisher()) if problem.likelihood.has_positions else Kfac()
-    if size > _MOST_WEIGHTS or hyperparameters(problem.model) or not isinstance(problem.data, TensorSource):
+    if not _has_room(problem.model) or hyperparameters(problem.model) or not isinstance(problem.data, TensorSource):
         return Laplace(final_rule=base, hyper_every=every, symmetric_start=True)
     final = Preconditioned(base, steps=max(1, min(_PRODUCTS, epochs // 2)), probes=2, probes_of_gamma=1)
     return Laplace(final_rule=final, hyper_every=every, symmetric_start=True, search=ScaleSearch())
+
+
+def _has_room(model: nn.Module) -> bool:
+    """Whether there is room for the vectors that products with the full GGN are made of."""
+    named = weights(model)
+    device = next((weight.device for weight in named.values()), torch.device("cpu"))
+    if device.type != "cuda":
+        return sum(weight.numel() for weight in named.values()) <= _MOST_WEIGHTS
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return _VECTORS * sum(weight.nbytes for weight in named.values()) <= memory / 2
 
 
 def _interval(problem: Problem, epochs: int) -> int:
