@@ -130,7 +130,7 @@ def structure(
     blocks: Annotated[str, typer.Option(help="Of each stage.")] = "2,4,2",
     size: Annotated[int | None, typer.Option(help="Training images; all when not given.", min=20)] = None,
     epochs: Annotated[int, typer.Option(help="Of training.", min=1)] = 40,
-    tuning: Annotated[int, typer.Option(help="Epochs once a network is hardened.", min=0)] = 3,
+    tuning: Annotated[int, typer.Option(help="Epochs once a network is hardened.", min=0)] = 10,
     seeds: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     out: Annotated[Path, typer.Option(help="File for the figures.")] = Path("structure.json"),
