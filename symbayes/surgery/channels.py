@@ -372,8 +372,24 @@ def _gone(channels: Sequence[Channel], of: Callable[[Channel], Mapping[Place, li
 
 def parameters_without(model: nn.Module, channels: Sequence[Channel]) -> int:
     """How many parameters a model has without some channels."""
+    return sum(prod(size) for size in _sizes_without(model, channels).values())
+
+
+def parameters_of(model: nn.Module, channels: Sequence[Channel], gone: Sequence[Channel]) -> list[int]:
+    """How many parameters go with each of some channels, where others are gone."""
+    sizes, found = _sizes_without(model, gone), list[int]()
+    for channel in channels:
+        smaller = {name: list(sizes[name]) for name, _ in channel.places if name in sizes}
+        for (name, axis), indices in channel.places.items():
+            if name in smaller:
+                smaller[name][axis] -= len(indices)
+        found.append(sum(prod(sizes[name]) - prod(size) for name, size in smaller.items()))
+    return found
+
+
+def _sizes_without(model: nn.Module, channels: Sequence[Channel]) -> dict[str, list[int]]:
     sizes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
     for (name, axis), indices in _gone(channels, lambda channel: channel.places).items():
         if name in sizes:
             sizes[name][axis] -= len(indices)
-    return sum(prod(size) for size in sizes.values())
+    return sizes

@@ -7,6 +7,7 @@ curvature (`branches.py`).
 """
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from math import prod
 from typing import cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from symbayes.curvature.blocks import KroneckerBlock
@@ -30,7 +31,16 @@ from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.priors import Prior
 from symbayes.surgery.branches import drop_branches
 from symbayes.surgery.calls import count, difference, is_layer, operations, outputs_of
-from symbayes.surgery.channels import SAME, Channel, cut_out, find_channels, parameters_without, stop_reading
+from symbayes.surgery.channels import (
+    SAME,
+    Channel,
+    Place,
+    cut_out,
+    find_channels,
+    parameters_of,
+    parameters_without,
+    stop_reading,
+)
 from symbayes.surgery.heads import drop_heads, heads, without_heads
 from symbayes.surgery.surgeon import JointKfac, Quadratic
 
@@ -39,6 +49,9 @@ _log = logging.getLogger("symbayes")
 _LOOKED_AT = 8
 #: Data in a forward pass.
 _AT_ONCE = 500
+#: Channels that the surgeon removes in a shot go in so many rounds: what the rest costs without them is known from the same
+#: curvature.
+_ROUNDS = 8
 
 
 @dataclass(frozen=True)
@@ -105,7 +118,8 @@ def prune(
             nn.MultiheadAttention, which cannot have fewer of them, so that they are set to zero: this saves no time.
         likelihood: Of targets given outputs; `Categorical()` when None.
         prior: Whose precisions are part of the curvature, such as `result.prior`; a precision of 1 when None.
-        shots: In how many steps of equal size, each with the curvature of what is left; branches go one by one.
+        shots: In how many steps of equal size, each with the curvature of what is left; branches go one by one. Channels that
+            the surgeon removes go in eight rounds within a shot, after each of which costs are known from the same curvature.
         lose: Of branches: the log-likelihood per datum falls by this many nats at most, all together, even if more parameters
             are left than `keep` says; by anything when None.
 
@@ -274,19 +288,25 @@ def _without_channels(model: nn.Module, target: int, last: int, setting: _Settin
         raise ValueError(
             f"The model has no channel that could be removed.{reasons} units='weights' sets single weights to zero."
         )
-    named = dict(model.named_parameters())
-    if setting.by == "surgeon":
-        readers = list(dict.fromkeys(name for channel in found.removable for name, _ in channel.reads))
-        quadratics = {name: quadratic for name, (quadratic,) in setting.quadratics(model, readers).items()}
-        costs = _surgeon_costs(found.removable, quadratics, named)
-    else:
-        quadratics, costs = {}, _squares(found.removable, named)
-    gone = _cheapest(model, found.removable, costs, target, last)
+    named, by_surgeon = dict(model.named_parameters()), setting.by == "surgeon"
+    readers = list(dict.fromkeys(name for channel in found.removable for name, _ in channel.reads)) if by_surgeon else []
+    quadratics = {name: quadratic for name, (quadratic,) in setting.quadratics(model, readers).items()} if readers else {}
+    gone: list[Channel] = []
+    whole, rounds = count(model), _ROUNDS if by_surgeon else 1
+    for number in range(1, rounds + 1):
+        removed = {id(channel) for channel in gone}
+        others = [channel for channel in found.removable if id(channel) not in removed]
+        costs = _surgeon_costs(others, quadratics, named) if by_surgeon else _squares(others, named)
+        now = _cheapest(model, gone, others, costs, whole - (whole - target) * number // rounds, last)
+        for name, quadratic in quadratics.items():
+            columns = [column for channel in now for column in _columns(channel, name, named)]
+            rows = [row for channel in now for row in channel.writes.get((name, 0), ())]
+            if columns or rows:
+                quadratics[name] = quadratic.without(*(_index(some, quadratic.W) for some in (columns, rows)))
+        gone += now
     for name, quadratic in quadratics.items():
-        if not named[name].requires_grad:  # what is frozen loses columns, and nothing else
-            continue
-        if columns := [column for channel in gone for column in _columns(channel, name, named)]:
-            _set(named, name, quadratic.without_columns(torch.tensor(columns, device=quadratic.W.device))[None])
+        if named[name].requires_grad:  # what is frozen loses columns, and nothing else
+            _set(named, name, quadratic.W[None])
     stop_reading(model, gone)
     unread = outputs_of(model, (inputs,))
     cut_out(model, gone)
@@ -344,36 +364,45 @@ def _relative(weight: Tensor) -> Tensor:
 
 
 def _cheapest(
-    model: nn.Module, channels: Sequence[Channel], costs: Float[Tensor, " u"], target: int, last: int
+    model: nn.Module, gone: list[Channel], others: list[Channel], costs: Float[Tensor, " u"], target: int, last: int
 ) -> list[Channel]:
     """The channels that cost least for each parameter, as many as it takes; every layer keeps one at least."""
-    whole = count(model)
-    costs = costs / torch.tensor([whole - parameters_without(model, [channel]) for channel in channels])
-    kept = _last(channels, costs, dict(model.named_parameters()))
+    costs = costs / torch.tensor(parameters_of(model, others, gone))
+    kept = _last(gone, others, costs, dict(model.named_parameters()))
     order = [number for number in costs.argsort().tolist() if number not in kept]
     low, high = 0, len(order)
-    if (least := parameters_without(model, [channels[number] for number in order])) > last:
+    if (least := parameters_without(model, [*gone, *(others[number] for number in order)])) > last:
         raise ValueError(
             f"keep must leave every layer a channel, and all that cannot be removed: at least {least:,} parameters; got "
             f"{last:,}. Keep more, or use units='weights'."
         )
     while low < high:
         middle = (low + high) // 2
-        if parameters_without(model, [channels[number] for number in order[:middle]]) > target:
+        if parameters_without(model, [*gone, *(others[number] for number in order[:middle])]) > target:
             low = middle + 1
         else:
             high = middle
-    return [channels[number] for number in order[:low]]
+    return [others[number] for number in order[:low]]
 
 
-def _last(channels: Sequence[Channel], costs: Float[Tensor, " u"], named: Mapping[str, Tensor]) -> set[int]:
-    """The most costly channel of every tensor of which all could be removed."""
-    of: dict[tuple[str, int], list[int]] = {}
-    for number, channel in enumerate(channels):
+def _last(
+    gone: Sequence[Channel], others: Sequence[Channel], costs: Float[Tensor, " u"], named: Mapping[str, Tensor]
+) -> set[int]:
+    """Of every tensor of which all channels could be removed, the most costly that is left."""
+    of: dict[Place, list[int]] = {}
+    for number, channel in enumerate(others):
         for place, indices in channel.writes.items():
             of.setdefault(place, []).extend(number for _ in indices)
-    whole = [numbers for (name, axis), numbers in of.items() if name in named and len(numbers) == named[name].shape[axis]]
-    return {max(numbers, key=lambda number: float(costs[number])) for numbers in whole}
+    before = Counter(place for channel in gone for place, indices in channel.writes.items() for _ in indices)
+    return {
+        max(numbers, key=lambda number: float(costs[number]))
+        for (name, axis), numbers in of.items()
+        if name in named and len(numbers) + before[name, axis] == named[name].shape[axis]
+    }
+
+
+def _index(numbers: Sequence[int], like: Tensor) -> Int[Tensor, " k"]:
+    return torch.tensor(numbers, dtype=torch.long, device=like.device)
 
 
 @torch.no_grad()

@@ -70,6 +70,16 @@ class Quadratic:
         W[:, columns] = 0.0
         return W
 
+    def without(self, columns: Int[Tensor, " k"], rows: Int[Tensor, " r"]) -> "Quadratic":
+        """The quadratic once columns are zero, and rows are gone: sizes stay, but neither costs anything any more.
+
+        Of what is left, columns cost more then, since fewer can make up for them: inverting A without some columns is what
+        conditions on them.
+        """
+        W = self.without_columns(columns) if len(columns) else self.W.clone()
+        W[rows] = 0.0
+        return Quadratic(W, _apart(self.G, rows), _apart(self.A, columns))
+
     def without_elements(self, gone: Bool[Tensor, "d_out d_in"], together: int = TOGETHER) -> Float[Tensor, "d_out d_in"]:
         """W with these elements zero, and the others as they are best then; set by set, along rows, where there are many."""
         (G_inverse, A_inverse), W = self.inverses, self.W.clone()
@@ -87,6 +97,14 @@ class Quadratic:
 
 def _inverse(factor: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
     return torch.cholesky_inverse(cholesky(factor))
+
+
+def _apart(factor: Float[Tensor, "d d"], some: Int[Tensor, " k"]) -> Float[Tensor, "d d"]:
+    """A factor of which some are independent of all else."""
+    factor = factor.clone()
+    factor[some], factor[:, some] = 0.0, 0.0
+    factor[some, some] = 1.0
+    return factor
 
 
 def _add(matrix: Float[Tensor, "d d"], number: float) -> Float[Tensor, "d d"]:

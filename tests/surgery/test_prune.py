@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.surgery import pruned
-from symbayes.surgery.channels import cut_out, find_channels, parameters_without, stop_reading
+from symbayes.surgery.channels import cut_out, find_channels, parameters_of, parameters_without, stop_reading
 from symbayes.surgery.surgeon import Quadratic
 
 
@@ -50,6 +50,25 @@ def test_columns_cost_and_are_made_up_for_as_in_the_constrained_quadratic(quadra
         W, wanted = brute_force(quadratic, mask(quadratic, columns=columns))
         exact(cost, wanted)
         exact(quadratic.without_columns(columns), W)
+
+
+def test_columns_in_rounds_cost_and_are_made_up_for_as_all_at_once(quadratic):
+    first, then, none = torch.tensor([3]), torch.tensor([[0, 2]]), torch.tensor([], dtype=torch.long)
+    left = quadratic.without(first, none)
+    W, wanted = brute_force(quadratic, mask(quadratic, columns=[0, 2, 3]))
+    exact(quadratic.column_costs(first[None])[0] + left.column_costs(then)[0], wanted)
+    exact(left.without_columns(then[0]), W)
+    exact(left.column_costs(first[None]), torch.zeros(1, dtype=torch.float64))  # what is gone costs nothing
+
+
+def test_columns_that_only_rows_that_are_gone_read_cost_nothing(quadratic):
+    rows, none = torch.tensor([1, 2]), torch.tensor([], dtype=torch.long)
+    left = quadratic.without(none, rows)
+    kept = torch.tensor([0, 3])
+    smaller = Quadratic(quadratic.W[kept], quadratic.G[kept[:, None], kept], quadratic.A)
+    sets = torch.tensor([[0, 3], [1, 2], [4, 2]])
+    exact(left.column_costs(sets), smaller.column_costs(sets))
+    exact(left.without_columns(sets[0])[kept], smaller.without_columns(sets[0]))
 
 
 @pytest.mark.parametrize("units", ["channels", "weights"])
@@ -296,6 +315,9 @@ def test_a_model_without_channels_is_what_it_is_when_nothing_reads_them(case, ge
     assert_close(smaller(inputs), unread(inputs), rtol=1e-5, atol=1e-5)
     sizes = [sum(parameter.numel() for parameter in one.parameters()) for one in (model, smaller)]
     assert sizes[1] == parameters_without(model, some) < sizes[0]
+    gone, others = some[1:], [channel for channel in found.removable if channel not in some[1:]]
+    without_each = [parameters_without(model, gone) - parameters_without(model, [*gone, channel]) for channel in others]
+    assert parameters_of(model, others, gone) == without_each
     assert (smaller(inputs) - model(inputs)).abs().max() > 1e-4  # the channels were for something
 
 
@@ -364,12 +386,13 @@ def test_what_is_there_twice_goes_without_a_loss(generator):
     with torch.no_grad():
         for own, other in zip(twice[0].parameters(), model[0].parameters(), strict=True):
             own.copy_(torch.cat([other, other]))
-        twice[2].weight.copy_(torch.cat([0.3 * model[2].weight, 0.7 * model[2].weight], 1))
+        share = torch.rand(8, generator=generator)  # which of two goes is open, but not both of them
+        twice[2].weight.copy_(torch.cat([share * model[2].weight, (1 - share) * model[2].weight], 1))
         twice[2].bias.copy_(model[2].bias)
         twice[4].load_state_dict(model[4].state_dict())
     keep = sum(p.numel() for p in model.parameters()) / sum(p.numel() for p in twice.parameters())
     prior = sb.ScalarPrior(twice, 1e-4)
-    found = pruned(twice, (inputs, targets), keep, prior=prior, shots=8)
+    found = pruned(twice, (inputs, targets), keep, prior=prior, shots=1)
     assert found.layers == {"0": (16, 8)}
     assert_close(found.model(inputs), model(inputs), rtol=0.02, atol=0.02)
 
