@@ -1,5 +1,8 @@
 """What `fit` does where nothing is asked for: the settings of the tables, as far as a model and its data allow."""
 
+from importlib import import_module
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +12,8 @@ import symbayes as sb
 from symbayes.data.source import as_source
 from symbayes.training.optimiser import PLAIN
 from symbayes.training.trainer import Problem
+
+fit_module = import_module("symbayes.training.fit")
 
 
 def network() -> nn.Module:
@@ -50,6 +55,16 @@ def test_the_full_ggn_is_for_models_and_data_that_can_be_gone_through_often():
         assert (objective.search, objective.final_rule) == (None, sb.Kfac())
         assert objective.symmetric_start
     assert sb.preset(problem(model)).objective.search is not None
+
+
+@pytest.mark.parametrize(("weights", "memory", "there_is"), [(10**8, 40 * 8 * 10**8, True), (10**8, 40 * 8 * 10**8 - 1, False)])
+def test_on_a_gpu_the_full_ggn_is_for_models_that_it_has_room_for(weights, memory, there_is, monkeypatch):
+    weight = SimpleNamespace(device=torch.device("cuda"), nbytes=4 * weights, numel=lambda: weights)
+    monkeypatch.setattr(fit_module, "weights", lambda model: {"weight": weight})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=memory))
+    assert fit_module._has_room(network()) is there_is
+    weight.device = torch.device("cpu")
+    assert not fit_module._has_room(network())
 
 
 def test_factors_that_take_long_to_decompose_are_decomposed_seldom():
