@@ -22,6 +22,7 @@ from rich.table import Table
 
 from benchmarks.curvature import FISHERS, Workload
 from benchmarks.factored import measure_factored
+from benchmarks.hardened import HARDENED, RELAXED, measure_hardened
 from benchmarks.invariance import SAMPLES, measure_invariance
 from benchmarks.memory import peak_memory
 from benchmarks.networks import NETWORKS
@@ -31,8 +32,9 @@ from benchmarks.training import PARTS as PARTS_OF_TRAINING
 from benchmarks.training import SCHEDULES, measure_training
 from benchmarks.variational import CASES, measure_variational
 
-#: The most that our factors may cost, in gradients; the factored path, in products; averages, in plain steps on as many states.
-TARGETS = {"exact": 5.0, "Monte-Carlo": 2.0, "factored": 2.0, "symmetrised": 1.3}
+#: The most that our factors may cost, in gradients; the factored path, in products; averages, in plain steps on as many states;
+#: hardened networks, in forward passes of strict ones.
+TARGETS = {"exact": 5.0, "Monte-Carlo": 2.0, "factored": 2.0, "symmetrised": 1.3, "hardened": 1.05}
 #: What `measure_*` below give: figures, and tables of them.
 Measured = tuple[dict[str, Any], list[Table]]
 #: Of networks that curvlinops cannot read; there is nothing to compare on these.
@@ -48,6 +50,7 @@ class Settings:
     factored_batch_size: int = 128
     repeats: int = 9
     factored_repeats: int = 15
+    hardened_repeats: int = 25
     states: int = 100
     training_width: int = 6
     training_steps: int = 40
@@ -56,7 +59,7 @@ class Settings:
 
 
 QUICK = Settings(
-    size=100, batch_size=50, repeats=3, factored_repeats=3, states=10,
+    size=100, batch_size=50, repeats=3, factored_repeats=3, hardened_repeats=3, states=10,
     training_width=1, training_steps=20, training_batch_size=20, training_repeats=1,
 )  # fmt: skip
 
@@ -206,6 +209,17 @@ def symmetrised_table(found: dict[str, Any]) -> Table:
     return table
 
 
+def hardened_table(found: dict[str, Any]) -> Table:
+    """What hardened networks take beside those that were written by hand."""
+    table = Table(title="A forward pass, in passes of the strict network", title_justify="left")
+    for column in ("network", "relaxed", "hardened", "target"):
+        table.add_column(column, justify="left" if column == "network" else "right")
+    for network, cases in found.items():
+        target = TARGETS["hardened"]
+        table.add_row(network, _gradients(cases[RELAXED]), _coloured(cases[HARDENED], target), f"≤ {target:g}")
+    return table
+
+
 def training_table(found: dict[str, Any]) -> Table:
     """What an epoch of every schedule costs, and its parts."""
     table = _columns("Training with learned symmetries, an epoch in epochs of MAP", "schedule", found)
@@ -268,6 +282,7 @@ PARTS: dict[str, Callable[[Settings], Measured]] = {
     "invariance": partial(measure_rest, lambda s: measure_invariance(s.size, s.batch_size, s.repeats), invariance_table),
     "variational": partial(measure_rest, lambda s: measure_variational(s.batch_size, s.repeats), variational_table),
     "symmetrised": partial(measure_rest, lambda s: measure_symmetrised(s.states, s.repeats), symmetrised_table),
+    "hardened": partial(measure_rest, lambda s: measure_hardened(s.batch_size, s.hardened_repeats), hardened_table),
     "training": partial(
         measure_rest,
         lambda s: measure_training(s.training_width, s.training_batch_size, s.training_steps, s.training_repeats),
