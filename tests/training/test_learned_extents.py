@@ -15,7 +15,8 @@ from symbayes.data.load import load
 from symbayes.errors import NotFiniteError
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.filters import FilterBank
-from symbayes.invariance.orbit_average import LearnedAugmentation, OrbitAverage
+from symbayes.invariance.augmentation import LearnedAugmentation
+from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.report.runs import make_page
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.fit import fit
