@@ -320,6 +320,11 @@ class PreconditionedCurvature(LanczosCurvature):
         space = tridiagonalise(product, S * self._rotate(vector), self.steps)
         return self._rotate(S * space.solution(), back=True)
 
+    def precondition(self, vector: Float[Tensor, " p"], precisions: Precisions, *, back: bool = False) -> Float[Tensor, " p"]:
+        """S Uᵀ v, or U S v back: with weights U S u, the curvature in u is M, which is nearly the identity."""
+        S = self._scale(precisions)[1]
+        return self._rotate(S * vector, back=True) if back else S * self._rotate(vector)
+
     def pairs(self, precisions: Precisions) -> Pairs:
         return self._keep("pairs", precisions, self._pairs)
 

@@ -59,7 +59,7 @@ class Rearrangement:
         return moved
 
     def after(self, first: "Rearrangement") -> "Rearrangement":
-        """This one, after another."""
+        """Another first, then this one."""
         if not (self.channels and first.channels):
             return Rearrangement(multiply(self.matrix, first.matrix), self.channels or first.channels)
         channels = tuple(first.channels[channel] for channel in self.channels)
@@ -181,6 +181,4 @@ def elements_of(generators: Sequence[DiscreteGenerator]) -> Elements:
 
 
 def _signed(flipped: Sequence[bool]) -> Matrix:
-    return tuple(
-        tuple((-1 if flips else 1) * int(i == j) for j in range(len(flipped))) for i, flips in enumerate(flipped)
-    )
+    return tuple(tuple((-1 if flips else 1) * int(i == j) for j in range(len(flipped))) for i, flips in enumerate(flipped))

@@ -53,7 +53,7 @@ class LearnedAugmentation:
             TypeError: If there is not just one of inputs and image.
         """
         if (inputs is None) == (image is None):
-            raise TypeError("Give a tensor, as augment(images), or an array by name, as augment(image=array); just one of them.")
+            raise TypeError("Give one of two: a tensor, as augment(images), or an array by name, as augment(image=array).")
         if inputs is not None:
             return self._tensor(inputs)
         assert image is not None

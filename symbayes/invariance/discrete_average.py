@@ -111,8 +111,8 @@ class DiscreteAverage(nn.Module, Averaging):
         wrong = next((g for g in generators if not isinstance(g, DiscreteGenerator)), None)
         if wrong is not None:
             raise TypeError(
-                f"Generators must be discrete, as sb.groups.mirror('x') is; got {type(wrong).__name__}. For amounts of rotation, "
-                "shift and the like there is sb.OrbitAverage."
+                f"Generators must be discrete, as sb.groups.mirror('x') is; got {type(wrong).__name__}. For how far "
+                "to turn, shift and scale there is sb.OrbitAverage."
             )
         self.net, self.discrete = net, Probabilities(generators, start)
         example = next((p for p in net.parameters() if p.is_floating_point()), None)

@@ -99,7 +99,7 @@ class Rows:
         return "dense" if self.structure == "one-hot" else self.structure
 
 
-def mean_of_copies(values: Float[Tensor, "n copies *rest"], weights: Float[Tensor, " some"] | None) -> Float[Tensor, "n *rest"]:
+def mean_of_copies(values: Float[Tensor, "n copies ..."], weights: Float[Tensor, " some"] | None) -> Tensor:
     """The mean over copies of each datum, with weights that add up to one where these do not count the same."""
     if weights is None:
         return values.mean(1)

@@ -7,11 +7,13 @@ that were trained without an average are at a mode of the plain network, and wou
     1. a plain network is trained;
     2. from its weights and precisions every network that is compared goes on for the same number of epochs, with the same
        batches and the same steps, each with its own average, which is held: nothing else differs;
-    3. all of them are judged by one estimator of the full GGN, under the same random vectors, so that errors of the estimate
-       cancel in a difference. Its standard error is that of the difference, vector by vector.
+    3. each is brought to its own mode by all the data at once, with the precisions that are best there (MacKay's fixed point
+       under the full GGN), and its evidence is taken by the same estimator, with the same random vectors, so that errors of the
+       estimate cancel in a difference.
 
-How far weights still are from a mode is known, too: a Newton step would gain ½ gᵀ (H + Δ)⁻¹ g, where g is the gradient of the
-log joint density. A verdict has to hold when the other network gains that much.
+What is left of the way to a mode is known: a Newton step would gain ½ gᵀ (H + Δ)⁻¹ g, where g is the gradient of the log joint
+density. A verdict has to hold when the other network gains that much. Networks have many modes, whose evidences differ by some
+nats; so everything is repeated from several starts, and the standard error of log-odds is over these.
 
 Discrete candidates (mirrors, quarter turns) are compared one by one with no average at all, so that generators which imply each
 other (two mirrors and a half turn) do not hide behind each other: off (p = 0), with all powers alike, and with the probability
@@ -19,22 +21,22 @@ that is learned by the gradient of the evidence, where that lies between. Contin
 together, and each is judged by what the network loses without it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from math import exp, isnan, nan
+from math import fsum, inf, isnan, nan, sqrt
+from statistics import fmean, stdev
 from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
-from symbayes.curvature.blocks import cholesky
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.ggn import FullCurvature, Ggn
 from symbayes.curvature.kfac import Kfac, data_at_once
 from symbayes.curvature.lanczos import LanczosCurvature, Preconditioned, PreconditionedCurvature
-from symbayes.curvature.rule import Curvature, MonteCarloFisher, Rule
+from symbayes.curvature.rule import MonteCarloFisher, Rule
 from symbayes.data.source import Data, DataSource, source_for
 from symbayes.evidence.evidence import evidence_at
 from symbayes.groups.discrete import DiscreteGenerator, mirror, quarter_turns, time_reversal
@@ -47,10 +49,10 @@ from symbayes.layout import weights
 from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.priors import TensorwisePrior
-from symbayes.text import number, text_table
+from symbayes.text import listed, number, text_table
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.fit import learn, preset
-from symbayes.training.optimiser import PLAIN
+from symbayes.training.hyper import update_noise, update_precisions
 from symbayes.training.trainer import Problem, Schedule
 
 Verdict = Literal["yes", "no", "partly", "not decided"]
@@ -64,6 +66,8 @@ _BETWEEN = (0.1, 0.9)
 _NONE = 0.02
 #: Share of the epochs for which compared networks go on, and of the learning rate that they begin with.
 _FOLLOW_UP, _RATE = 0.5, 0.5
+#: Rounds of steps by all the data, with a hyper-step between two; steps of a round, where data are few and where they are many.
+_ROUNDS, _STEPS, _FEWER, _MANY = 4, 100, 20, 2000
 
 
 @dataclass(frozen=True)
@@ -88,30 +92,33 @@ class LogOdds:
     """log p(D | averaged) − log p(D | not), and how far it can be trusted.
 
     Args:
-        value: In nats, for all the data together.
-        standard_error: Of the estimate of the difference; 0 where it is exact, nan where it is not known.
+        value: In nats, for all the data together; the mean over starts.
+        standard_error: Over starts and over random vectors; of one start, over vectors alone. 0 where a single start was judged
+            exactly, nan where it is not known.
         gap_with: What the averaged network would still gain at its mode.
         gap_without: What the other one would.
+        starts: From how many networks the two went on.
     """
 
     value: float
     standard_error: float
     gap_with: float
     gap_without: float
+    starts: int = 1
 
     @property
     def low(self) -> float:
         """Two standard errors below, and with the other network at its mode."""
-        return self.value - 2 * self._noise - self.gap_without
+        return self.value - 2 * self._error - self.gap_without
 
     @property
     def high(self) -> float:
         """Two standard errors above, and with the averaged network at its mode."""
-        return self.value + 2 * self._noise + self.gap_with
+        return self.value + 2 * self._error + self.gap_with
 
     @property
-    def _noise(self) -> float:
-        return 0.0 if isnan(self.standard_error) else self.standard_error
+    def _error(self) -> float:
+        return inf if isnan(self.standard_error) else self.standard_error
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,8 @@ class Augmentations:
     num_data: int
     discrete: Probabilities
     extents: Extents | None
+    #: Of all discrete candidates with a yes or a partly together, against none; None where there are fewer than two.
+    together: LogOdds | None = None
 
     def __getitem__(self, name: str) -> Candidate:
         found = {candidate.name: candidate for candidate in self.candidates}
@@ -177,23 +186,27 @@ class Augmentations:
     def words(self) -> str:
         """What came out, and what it rests on."""
         by = {verdict: [c.name.replace("_", " ") for c in self.candidates if c.verdict == verdict] for verdict in _SAID}
-        said = [f"{_SAID[verdict]}: {', '.join(names)}." for verdict, names in by.items() if names]
-        return " ".join(
-            [
-                *said,
-                f"Log-odds in nats for all {number(self.num_data)} data, by {self.estimator}; beside them the standard error of "
-                "the difference, and what either network would still gain at its mode.",
-            ]
-        )
+        said = [f"{_SAID[verdict]} {listed(names)}." for verdict, names in by.items() if names]
+        if self.together is not None:
+            value, error, _ = _odds(self.together)
+            said.append(f"All discrete ones that it asks for, together: log-odds {value} ± {error}.")
+        starts = max((c.log_odds.starts for c in self.candidates if c.log_odds is not None), default=0)
+        if starts:
+            over = f"over {starts} starts" if starts > 1 else "of one start, so that it does not show how much starts matter"
+            said.append(
+                f"Log-odds are in nats for all {number(self.num_data)} data, by {self.estimator}; beside them their standard "
+                f"error, {over}, and what the network with and that without would still gain at their modes."
+            )
+        return " ".join(said)
 
     __repr__ = __str__
 
 
 _SAID: dict[Verdict, str] = {
     "yes": "The evidence asks for",
-    "partly": "In part for",
-    "no": "Not for",
-    "not decided": "Not decided",
+    "partly": "In part, it asks for",
+    "no": "It does not ask for",
+    "not decided": "It does not decide on",
 }
 
 
@@ -205,6 +218,7 @@ def augmentations(
     candidates: Sequence[str | DiscreteGenerator] | None = None,
     epochs: int = 60,
     samples: int = 8,
+    repeats: int = 2,
     rule: Rule | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -219,26 +233,49 @@ def augmentations(
         candidates: Names, or discrete generators of your own; all that data of this shape have when None (`candidate_names`).
         epochs: For the first network; each that is compared goes on for half as many.
         samples: Transformations of each datum where continuous candidates are learned.
-        rule: How evidences are compared; when None the exact GGN up to 1500 weights, and Lanczos with four vectors above.
+        repeats: Starts from which everything is compared; of a maker they are different networks, of a model other orders of
+            the data.
+        rule: How evidences are compared, by `Ggn()` or `Preconditioned(...)`; when None the exact GGN up to 1500 weights, and
+            Lanczos with four vectors above.
         seed: For initial weights of a maker, the order of data and all that is drawn.
         progress: Whether to say on standard error what is done.
 
     Raises:
-        ValueError: If data are of no shape that has candidates, or a candidate is not known.
+        ValueError: If data are of no shape that has candidates, a candidate is not known, or numbers make no sense.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        net = deepcopy(model) if isinstance(model, nn.Module) else model()
-    source = source_for(net, data)
+    if epochs < 2 or repeats < 1 or samples < 2:
+        raise ValueError(
+            f"epochs and samples must be at least 2 and repeats at least 1; got {epochs}, {samples} and {repeats}."
+        )
+    nets = [_made(model, seed + start) for start in range(repeats)]
+    source = source_for(nets[0], data)
     shape = tuple(next(iter(source.batches(2)))[0].shape[1:])
     discrete, group = _chosen(shape, candidates)
-    size = sum(weight.numel() for weight in weights(net).values())
-    judge = rule or (Ggn() if size <= _EXACT else Preconditioned(Kfac(), 25, 4, 1, comparable=True))
-    run = _Run(source, likelihood or Categorical(), epochs, judge, seed, _say if progress else lambda words: None)
-    base = run.first(net)
-    found = [run.discrete(base, generator) for generator in discrete]
-    extents, rest = run.continuous(base, group, samples, shape) if group is not None else (None, [])
-    return _put_together([*found, *rest], discrete, extents, run.estimator, source.size)
+    size = sum(weight.numel() for weight in weights(nets[0]).values())
+    judged_by = rule or (Ggn() if size <= _EXACT else Preconditioned(Kfac(), 25, 4, 1, comparable=True))
+    if not isinstance(judged_by, Ggn | Preconditioned) or judged_by.in_blocks:
+        raise ValueError(f"Evidences must be compared by the full GGN, Ggn() or Preconditioned(...); got {judged_by}.")
+    run = _Run(source, likelihood or Categorical(), epochs, judged_by, seed, _say if progress else lambda words: None)
+    run.first(nets)
+    found = [run.discrete(generator) for generator in discrete]
+    extents, rest = run.continuous(group, samples) if group is not None else (None, [])
+    wanted = [(c, g) for c, g in zip(found, discrete, strict=True) if c.verdict in ("yes", "partly")]
+    probabilities = Probabilities([generator for _, generator in wanted])
+    shares = {c.name: 1.0 if c.verdict == "yes" else c.amount.value / cast(float, c.amount.bound) for c, _ in wanted}
+    probabilities.fix(shares)
+    together = run.together(probabilities) if len(wanted) > 1 else None
+    if extents is not None:
+        with torch.no_grad():
+            extents.value.mul_(torch.tensor([c.verdict == "yes" for c in rest]).to(extents.value))
+    return Augmentations((*found, *rest), run.estimator, source.size, probabilities, extents, together)
+
+
+def _made(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
+    if isinstance(model, nn.Module):
+        return deepcopy(model)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return model()
 
 
 def candidate_names(shape: Sequence[int]) -> tuple[str, ...]:
@@ -301,116 +338,122 @@ class _Run:
     source: DataSource
     likelihood: Likelihood
     epochs: int
-    judge: Rule
+    rule: Rule
     seed: int
     say: Callable[[str], None]
+    #: Networks without any average, from which all others go on.
+    bases: Sequence[Problem] = ()
+    #: The same, gone on without an average; known once a discrete candidate was compared.
+    off: Sequence[Judged] = ()
     estimator: str = ""
-    off: Judged | None = None
 
-    @property
-    def follow_up(self) -> int:
-        """Epochs for which every network that is compared goes on."""
-        return max(1, round(_FOLLOW_UP * self.epochs))
+    def first(self, nets: Sequence[nn.Module]) -> None:
+        """Networks without any average, trained by the evidence."""
+        self.say("networks without any average")
+        self.bases = [self._problem(DiscreteAverage(net, ()), None) for net in nets]
+        for start, base in enumerate(self.bases):
+            self._learn(base, Laplace(), preset(base, Laplace(), self.epochs).schedule, start)
 
-    def first(self, net: nn.Module) -> Problem:
-        """A plain network, trained by the evidence."""
-        self.say("a network without any average")
-        problem = self._problem(DiscreteAverage(net, ()), None)
-        usual = preset(problem, Laplace(), self.epochs)
-        self._learn(problem, Laplace(), usual.schedule, plain=False)
-        return problem
-
-    def discrete(self, base: Problem, generator: DiscreteGenerator) -> Candidate:
+    def discrete(self, generator: DiscreteGenerator) -> Candidate:
         """A discrete candidate: off, with all powers alike, and with the probability that is learned."""
-        name = generator.name
-        if self.off is None:
-            self.off = self.follow(base, ())
-        on = self.follow(base, [generator], 1.0)
-        self.say(f"how probable {name.replace('_', ' ')} should be")
-        learned = self._problem(DiscreteAverage(deepcopy(_net(base)), [generator]), base)
-        self._learn(learned, self._hyper(), self._schedule(), plain=True)
+        words = generator.name.replace("_", " ")
+        off, on = self._without_any(), self._averaged(Probabilities([generator], 1.0), words)
+        self.say(f"how probable {words} should be")
+        learned = self._problem(DiscreteAverage(deepcopy(_net(self.bases[0])), [generator]), self.bases[0])
+        self._learn(learned, self._hyper(), self._schedule(), 0)
         probabilities = cast(DiscreteAverage, learned.model).discrete
         share = float(probabilities.value.detach() / probabilities.largest())
-        odds = log_odds(on, self.off)
-        partly, against_on = None, None
+        odds, partly, beyond = log_odds(on, off), None, None
         if _BETWEEN[0] < share < _BETWEEN[1]:
-            between = self.follow(base, [generator], share)
-            partly, against_on = log_odds(between, self.off), log_odds(between, on)
-        verdict = _verdict(odds, partly, against_on)
-        words = f"averaged over {name.replace('_', ' ')}, or over nothing"
-        return Candidate(probabilities.described()[0], verdict, odds, partly, words)
+            between = self._averaged(probabilities, f"{words} in part")
+            partly, beyond = log_odds(between, off), log_odds(between, on)
+        compared = f"averaged over {words}, or over nothing"
+        return Candidate(probabilities.described()[0], _verdict(odds, partly, beyond), odds, partly, compared)
 
-    def continuous(
-        self, base: Problem, group: LieGroup, samples: int, shape: tuple[int, ...]
-    ) -> tuple[Extents, list[Candidate]]:
+    def together(self, probabilities: Probabilities) -> LogOdds:
+        """Several discrete candidates at once, against none."""
+        return log_odds(self._averaged(probabilities, "all of these"), self._without_any())
+
+    def continuous(self, group: LieGroup, samples: int) -> tuple[Extents, list[Candidate]]:
         """All continuous candidates, learned together; each judged by what the network loses without it."""
         self.say(f"how far: {', '.join(Extents(group).names)}")
-        model = DiscreteAverage(OrbitAverage(deepcopy(_net(base)), group, samples, seed=self.seed), ())
-        learned = self._problem(model, base)
-        schedule = replace(self._schedule(), epochs=self.epochs)
-        self._learn(learned, self._hyper(), schedule, plain=True)
-        extents = cast(OrbitAverage, model.net).orbit
+        average = OrbitAverage(deepcopy(_net(self.bases[0])), group, samples, seed=self.seed)
+        learned = self._problem(DiscreteAverage(average, ()), self.bases[0])
+        self._learn(learned, self._hyper(), replace(self._schedule(), epochs=self.epochs), 0)
+        extents = average.orbit
+        described = extents.described()
         extents.requires_grad_(False)
-        values = extents.value.detach().clone()
-        some = values.abs() >= _NONE
-        values = values * some
-        with_all = self._with_extents(base, group, samples, values, "all extents that were learned") if some.any() else None
+        some = extents.value.abs() >= _NONE
+        values = extents.value.detach() * some
+        with_all = self._moved(group, samples, values, "all extents that were learned") if some.any() else []
         found = []
-        for index, summary in enumerate(extents.described()):
-            summary = replace(summary, learned=True)
-            if with_all is None or not some[index]:
-                found.append(Candidate(summary, "no", None, None, "nothing: it was learned to be next to nothing"))
+        for index, summary in enumerate(described):
+            words = summary.name.replace("_", " ")
+            if not some[index]:
+                found.append(Candidate(summary, "no", None, None, "nothing: next to none was learned"))
                 continue
             without = values.clone()
             without[index] = 0
-            other = self._with_extents(base, group, samples, without, f"all but {summary.name}")
-            odds = log_odds(with_all, other)
-            words = f"averaged over all that was learned, or over all but {summary.name.replace('_', ' ')}"
-            found.append(Candidate(summary, _verdict(odds, None, None), odds, None, words))
+            odds = log_odds(with_all, self._moved(group, samples, without, f"all but {words}"))
+            compared = f"averaged over all that was learned, or over all but {words}"
+            found.append(Candidate(summary, _verdict(odds, None, None), odds, None, compared))
         return extents, found
 
-    def follow(self, base: Problem, generators: Sequence[DiscreteGenerator], share: float = 0.0) -> Judged:
-        """A network that goes on from the first with a discrete average that is held, and its evidence then."""
-        model = DiscreteAverage(deepcopy(_net(base)), generators)
-        model.discrete.fix({generator.name: share for generator in generators})
-        names = ", ".join(generator.name.replace("_", " ") for generator in generators) or "nothing"
-        return self._go_on(model, base, f"averaged over {names}")
+    def _without_any(self) -> Sequence[Judged]:
+        self.off = self.off or self._averaged(Probabilities(()), "nothing")
+        return self.off
 
-    def _with_extents(self, base: Problem, group: LieGroup, samples: int, values: Tensor, words: str) -> Judged:
-        # Without draws: so its weights come to a mode of the very function that is judged.
-        average = OrbitAverage(deepcopy(_net(base)), group, samples, stochastic=False)
-        with torch.no_grad():
-            average.orbit.value.copy_(values)
-        average.orbit.requires_grad_(False)
-        return self._go_on(DiscreteAverage(average, ()), base, f"averaged over {words}")
+    def _averaged(self, probabilities: Probabilities, words: str) -> list[Judged]:
+        """Networks that go on with a discrete average that is held, and their evidences then."""
+        found = []
+        for start, base in enumerate(self.bases):
+            model = DiscreteAverage(deepcopy(_net(base)), probabilities.generators)
+            with torch.no_grad():
+                model.discrete.value.copy_(probabilities.value)
+            model.discrete.requires_grad_(False)
+            found.append(self._go_on(model, start, words))
+        return found
 
-    def _go_on(self, model: nn.Module, base: Problem, words: str) -> Judged:
-        self.say(words)
-        problem = self._problem(model, base)
-        self._learn(problem, Laplace(burn_in=0.0, cool_down=0.3), self._schedule(), plain=False)
-        judged = judge(problem, self.judge, self.seed)
+    def _moved(self, group: LieGroup, samples: int, values: Tensor, words: str) -> list[Judged]:
+        """The same with extents that are held."""
+        found = []
+        for start, base in enumerate(self.bases):
+            # Without draws: so its weights come to a mode of the very function that is judged.
+            average = OrbitAverage(deepcopy(_net(base)), group, samples, stochastic=False)
+            with torch.no_grad():
+                average.orbit.value.copy_(values)
+            average.orbit.requires_grad_(False)
+            found.append(self._go_on(DiscreteAverage(average, ()), start, words))
+        return found
+
+    def _go_on(self, model: nn.Module, start: int, words: str) -> Judged:
+        self.say(f"averaged over {words}")
+        problem = self._problem(model, self.bases[start])
+        self._learn(problem, Laplace(burn_in=0.0, cool_down=0.3), self._schedule(), start)
+        steps = _STEPS if self.source.size <= _MANY else _FEWER
+        judged = judge(problem, self.rule, self.seed + start, steps)
         self.estimator = judged.estimator
         return judged
 
     def _problem(self, model: nn.Module, base: Problem | None) -> Problem:
         """With the precisions and the noise that the first network ended with."""
-        prior = TensorwisePrior(model).to(next(model.parameters()).device)
-        likelihood = deepcopy(self.likelihood if base is None else base.likelihood).to(next(model.parameters()).device)
+        device = next(model.parameters()).device
+        prior = TensorwisePrior(model).to(device)
         if base is not None:
-            prior.load_state_dict({**prior.state_dict(), "log_precision": base.prior.log_precision.detach().clone()})
-        return Problem(model, self.source, likelihood, prior)
+            with torch.no_grad():
+                prior.log_precision.copy_(base.prior.log_precision)
+        return Problem(model, self.source, deepcopy(self.likelihood if base is None else base.likelihood).to(device), prior)
 
-    def _learn(self, problem: Problem, objective: Laplace, schedule: Schedule, *, plain: bool) -> None:
-        optimiser = PLAIN if plain else objective.usual_optimiser(problem)
-        learn(objective.trainer(problem, schedule, optimiser), generator=torch.Generator().manual_seed(self.seed))
+    def _learn(self, problem: Problem, objective: Laplace, schedule: Schedule, start: int) -> None:
+        trainer = objective.trainer(problem, schedule, objective.usual_optimiser(problem))
+        learn(trainer, generator=torch.Generator().manual_seed(self.seed + start))
 
     def _hyper(self) -> Laplace:
         return Laplace(Kfac(MonteCarloFisher()), burn_in=0.1, cool_down=0.2, extent_steps=2, extent_share=0.5)
 
     def _schedule(self) -> Schedule:
         """Of every network that goes on."""
-        batch_size = max(16, min(250, self.source.size // 16))
-        usual = Schedule(self.follow_up, batch_size)
+        usual = preset(self.bases[0], Laplace(), max(2, round(_FOLLOW_UP * self.epochs))).schedule
         return replace(usual, learning_rate=_RATE * usual.learning_rate)
 
 
@@ -418,44 +461,107 @@ def _net(base: Problem) -> nn.Module:
     return cast(DiscreteAverage, base.model).net
 
 
-def judge(problem: Problem, rule: Rule, seed: int) -> Judged:
-    """The evidence of a network as it is, by random vectors that are the same for one seed, and how far it is from a mode."""
-    generator = torch.Generator().manual_seed(seed)
+def judge(problem: Problem, rule: Rule, seed: int, steps: int) -> Judged:
+    """The evidence of a network at a mode of its own, with precisions that are best there: the highest of some rounds.
+
+    In a round, weights go up the log joint density by all the data at once; between two, precisions and noise move to MacKay's
+    fixed point under the curvature there.
+
+    Args:
+        problem: Whose weights, precisions and noise are moved.
+        rule: That gives the evidence, and by which precisions are found.
+        seed: For random vectors: the same for all that are compared.
+        steps: Of a round.
+    """
+    curvature, found = _curvature(problem, rule, seed), list[Judged]()
+    for _ in range(_ROUNDS):
+        if found:
+            update_precisions(curvature, problem.model, problem.prior, 1.0)
+            update_noise(curvature, problem, data_at_once(problem.model, problem.data), 1.0)
+        _climb(problem, curvature, steps)
+        curvature = _curvature(problem, rule, seed)
+        with torch.no_grad():
+            evidence = evidence_at(curvature, problem.model, problem.prior, problem.data.size)
+            precisions = problem.prior.precisions()
+            log_dets = curvature.log_dets(precisions) if isinstance(curvature, LanczosCurvature) else torch.zeros(0)
+        gain = newton_gain(problem, curvature)
+        found.append(Judged(float(evidence.total), log_dets.double().cpu(), gain, evidence.estimator))
+    return max(found, key=lambda judged: judged.evidence)
+
+
+def _curvature(problem: Problem, rule: Rule, seed: int) -> FullCurvature | PreconditionedCurvature:
     with torch.no_grad():
-        curvature = rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
-        evidence = evidence_at(curvature, problem.model, problem.prior, problem.data.size)
-        precisions = problem.prior.precisions()
-        log_dets = curvature.log_dets(precisions) if isinstance(curvature, LanczosCurvature) else torch.zeros(0)
-    gap = _gap(problem, curvature)
-    return Judged(float(evidence.total), log_dets.double().cpu(), gap, evidence.estimator)
+        generator = torch.Generator().manual_seed(seed)
+        found = rule.curvature(problem.model, problem.data, problem.likelihood, generator=generator)
+    assert isinstance(found, FullCurvature | PreconditionedCurvature)
+    return found
 
 
-def _gap(problem: Problem, curvature: Curvature) -> float:
-    """½ gᵀ (H + Δ)⁻¹ g, with g the gradient of the log joint density; nan where the curvature cannot be solved with."""
+def _climb(problem: Problem, curvature: FullCurvature | PreconditionedCurvature, steps: int) -> None:
+    """Weights up the log joint density, by L-BFGS, in coordinates in which the curvature is nearly the identity."""
+    named = weights(problem.model)
+    precisions = {name: precision.detach() for name, precision in problem.prior.precisions().items()}
+    start = torch.cat([weight.detach().flatten() for weight in named.values()])
+    moved = torch.zeros_like(start, requires_grad=True)
+    optimiser = torch.optim.LBFGS(
+        [moved], max_iter=steps, history_size=50, tolerance_grad=0, tolerance_change=1e-9, line_search_fn="strong_wolfe"
+    )
+
+    @torch.no_grad()
+    def put() -> None:
+        at = start + curvature.precondition(moved.detach(), precisions, back=True)
+        for weight, part in zip(named.values(), at.split([weight.numel() for weight in named.values()]), strict=True):
+            weight.copy_(part.view_as(weight))
+
+    def closure() -> float:
+        put()
+        value, gradient = log_joint(problem)
+        moved.grad = -curvature.precondition(gradient, precisions)
+        return -value
+
+    with evaluating(problem.model), torch.enable_grad():
+        optimiser.step(closure)
+    put()
+
+
+def log_joint(problem: Problem) -> tuple[float, Float[Tensor, " p"]]:
+    """log p(D | W) + log p(W) up to a constant, and its gradient in all weights."""
     named, precisions = weights(problem.model), problem.prior.precisions()
-    totals = {name: -precisions[name].detach() * weight.detach() for name, weight in named.items()}
+    values = [float(precisions[name] * weight.detach().double().square().sum()) / -2 for name, weight in named.items()]
+    gradient = torch.cat([(-precisions[name] * weight).detach().flatten() for name, weight in named.items()])
+    for inputs, targets in problem.data.batches(data_at_once(problem.model, problem.data)):
+        with torch.enable_grad():
+            term = problem.likelihood.log_prob(problem.model(inputs), targets).sum()
+            found = torch.autograd.grad(term, list(named.values()))
+        values.append(float(term.detach()))
+        gradient = gradient + torch.cat([part.to_dense().flatten() for part in found])
+    return fsum(values), gradient
+
+
+def newton_gain(problem: Problem, curvature: FullCurvature | PreconditionedCurvature) -> float:
+    """½ gᵀ (H + Δ)⁻¹ g, with g the gradient of the log joint density: how far its mode is, in nats."""
     with evaluating(problem.model):
-        for inputs, targets in problem.data.batches(data_at_once(problem.model, problem.data)):
-            log_likelihood = problem.likelihood.log_prob(problem.model(inputs), targets).sum()
-            for name, gradient in zip(named, torch.autograd.grad(log_likelihood, list(named.values())), strict=True):
-                totals[name] = totals[name] + gradient.to_dense()
-    g = torch.cat([total.flatten() for total in totals.values()]).detach()
+        gradient = log_joint(problem)[1]
     with torch.no_grad():
-        if isinstance(curvature, FullCurvature):
-            delta = torch.cat([precisions[name].double().expand(weight.numel()) for name, weight in named.items()])
-            factor = cholesky(curvature.H.double() + torch.diag(delta))
-            return float(g.double() @ torch.cholesky_solve(g.double()[:, None], factor)[:, 0]) / 2
-        if isinstance(curvature, PreconditionedCurvature):
-            return float(g.double() @ curvature.solve(g, precisions).double()) / 2
-    return nan
+        step = curvature.solve(gradient, problem.prior.precisions())
+        return float(gradient.double() @ step.double()) / 2
 
 
-def log_odds(averaged: Judged, other: Judged) -> LogOdds:
-    """Of two networks that were judged with the same random vectors."""
-    count = len(averaged.log_dets)
-    differences = (other.log_dets - averaged.log_dets) / 2
-    error = 0.0 if not count else float(differences.std() / count**0.5) if count > 1 else nan
-    return LogOdds(averaged.evidence - other.evidence, error, averaged.gap, other.gap)
+def log_odds(averaged: Sequence[Judged], other: Sequence[Judged]) -> LogOdds:
+    """Of networks that were judged with the same random vectors, start by start."""
+    pairs = list(zip(averaged, other, strict=True))
+    values = [one.evidence - two.evidence for one, two in pairs]
+    # Vectors are others for every start, so that their noise is part of what differs between starts.
+    error = stdev(values) / sqrt(len(values)) if len(values) > 1 else _vector_error(*pairs[0])
+    gap_with, gap_without = (fmean(judged.gap for judged in side) for side in (averaged, other))
+    return LogOdds(fmean(values), error, gap_with, gap_without, len(pairs))
+
+
+def _vector_error(one: Judged, two: Judged) -> float:
+    count = len(one.log_dets)
+    if count < 2:
+        return nan if count else 0.0
+    return float((one.log_dets - two.log_dets).std() / (2 * sqrt(count)))
 
 
 def _verdict(odds: LogOdds, partly: LogOdds | None, against_all: LogOdds | None) -> Verdict:
@@ -464,24 +570,6 @@ def _verdict(odds: LogOdds, partly: LogOdds | None, against_all: LogOdds | None)
     if odds.low > DECIDED:
         return "yes"
     return "no" if odds.high < -DECIDED else "not decided"
-
-
-def _put_together(
-    found: Sequence[Candidate], generators: Sequence[DiscreteGenerator], extents: Extents | None, estimator: str, size: int
-) -> Augmentations:
-    verdicts: Mapping[str, Candidate] = {candidate.name: candidate for candidate in found}
-    kept = [generator for generator in generators if verdicts[generator.name].verdict in ("yes", "partly")]
-    discrete = Probabilities(kept)
-    shares = {}
-    for generator in kept:
-        amount = verdicts[generator.name].amount
-        shares[generator.name] = 1.0 if verdicts[generator.name].verdict == "yes" else amount.value / cast(float, amount.bound)
-    discrete.fix(shares)
-    if extents is not None:
-        keep = torch.tensor([verdicts[name].verdict == "yes" for name in extents.names])
-        with torch.no_grad():
-            extents.value.mul_(keep.to(extents.value))
-    return Augmentations(tuple(found), estimator, size, discrete, extents)
 
 
 def _amount(amount: ExtentSummary) -> str:
