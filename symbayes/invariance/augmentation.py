@@ -30,7 +30,8 @@ class LearnedAugmentation:
         self, extents: Extents | None, generator: Generator | None = None, discrete: Probabilities | None = None
     ) -> None:
         # As they are now: they may be learned further.
-        self.extents, self.discrete, self.generator = deepcopy(extents), deepcopy(discrete), generator
+        self.extents, self.generator = deepcopy(extents), generator
+        self.discrete = deepcopy(discrete) if discrete is not None and discrete.generators else None
         if extents is not None:
             ones = torch.ones(len(extents.group.generators)).to(extents.value)
             self._amounts = extents.coefficients(ones).detach().cpu()
@@ -65,6 +66,8 @@ class LearnedAugmentation:
 
     @torch.no_grad()
     def _tensor(self, inputs: Tensor) -> Tensor:
+        if self.extents is None and self.discrete is None:
+            return inputs
         axes = self._axes()
         if inputs.ndim not in (axes, axes + 1):
             shape = f"of shape {self.extents.shape}" if self.extents is not None else f"of {axes} axes"
@@ -90,9 +93,10 @@ class LearnedAugmentation:
 
     def _axes(self) -> int:
         """Of a datum."""
-        if self.discrete is not None and self.discrete.generators:
+        if self.discrete is not None:
             return 1 + len(self.discrete.generators[0].step.matrix)
-        return len(self.extents.shape) if self.extents is not None else 3
+        assert self.extents is not None
+        return len(self.extents.shape)
 
     def __repr__(self) -> str:
         parts = [] if self.discrete is None else [f"{e.name} {e.value:.3g} {e.unit}" for e in self.discrete.described()]

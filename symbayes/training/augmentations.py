@@ -1,8 +1,8 @@
 """`sb.augmentations`: which transformations of inputs the data allow, each with its learned amount and its log-odds.
 
-A candidate is asked for by comparing two networks: one that is averaged over it, and one that is not. Their log-odds are the
-difference of their log evidences. The evidence of a network is that of a mode, so each of the two must be at its own: weights
-that were trained without an average are at a mode of the plain network, and would speak for it. So
+A candidate is asked for by comparing networks that are averaged over it with networks that are not. Its log-odds are the
+difference of their log evidences. The evidence of a network is that of a mode, so each must be at its own: weights that were
+trained without an average are at a mode of the plain network, and would speak for it. So
 
     1. a plain network is trained;
     2. from its weights and precisions every network that is compared goes on for the same number of epochs, with the same
@@ -15,16 +15,22 @@ What is left of the way to a mode is known: a Newton step would gain ½ gᵀ (H 
 density. A verdict has to hold when the other network gains that much. Networks have many modes, whose evidences differ by some
 nats; so everything is repeated from several starts, and the standard error of log-odds is over these.
 
-Discrete candidates (mirrors, quarter turns) are compared one by one with no average at all, so that generators which imply each
-other (two mirrors and a half turn) do not hide behind each other: off (p = 0), with all powers alike, and with the probability
-that is learned by the gradient of the evidence, where that lies between. Continuous ones (rotation, shift, scale) are learned
-together, and each is judged by what the network loses without it.
+Discrete candidates (mirrors, quarter turns) depend on each other: two mirrors may pay where one alone does not, and with
+quarter turns one mirror implies the other. So there is a network for each group that some of them generate. The odds of a
+candidate are those of groups that contain it against groups that do not, with the same prior for all of either kind:
+
+    log-odds = log mean_{G ∋ g} p(D | G) − log mean_{G ∌ g} p(D | G)
+
+Besides, probabilities between off and all powers alike are learned by the gradient of the evidence; where the network that has
+them beats every group, candidates are taken in part. Continuous ones (rotation, shift, scale) are learned together, and each is
+judged by what the network loses without it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from math import fsum, inf, isnan, nan, sqrt
+from itertools import combinations
+from math import fsum, inf, isnan, log, nan, sqrt
 from statistics import fmean, stdev
 from typing import Literal, cast
 
@@ -39,7 +45,14 @@ from symbayes.curvature.lanczos import LanczosCurvature, Preconditioned, Precond
 from symbayes.curvature.rule import MonteCarloFisher, Rule
 from symbayes.data.source import Data, DataSource, source_for
 from symbayes.evidence.evidence import evidence_at
-from symbayes.groups.discrete import DiscreteGenerator, mirror, quarter_turns, time_reversal
+from symbayes.groups.discrete import (
+    DiscreteGenerator,
+    Rearrangement,
+    elements_of,
+    mirror,
+    quarter_turns,
+    time_reversal,
+)
 from symbayes.groups.lie import LieGroup, affine1d, affine2d, colours
 from symbayes.invariance.augmentation import LearnedAugmentation
 from symbayes.invariance.discrete_average import DiscreteAverage, Probabilities
@@ -62,12 +75,16 @@ DECIDED = 3.0
 _EXACT = 1500
 #: A learned probability is between off and all powers alike within these shares of the largest.
 _BETWEEN = (0.1, 0.9)
+#: Networks that are trained for discrete candidates, at most.
+_MOST_GROUPS = 16
 #: Extents below this (radians, half sides, logarithms of factors) are none.
 _NONE = 0.02
 #: Share of the epochs for which compared networks go on, and of the learning rate that they begin with.
 _FOLLOW_UP, _RATE = 0.5, 0.5
 #: Rounds of steps by all the data, with a hyper-step between two; steps of a round, where data are few and where they are many.
-_ROUNDS, _STEPS, _FEWER, _MANY = 4, 100, 20, 2000
+_ROUNDS, _STEPS, _FEWER, _MANY = 4, 250, 20, 2000
+#: A round ends where a step gains less than so many nats, or is shorter than so many standard deviations of the posterior.
+_STILL = 1e-3
 
 
 @dataclass(frozen=True)
@@ -128,22 +145,25 @@ class Candidate:
     Args:
         amount: The learned extent or probability, in the units of people.
         verdict: By the evidence.
-        log_odds: Of the network that is averaged over it, against the one that is not; None where nothing was compared,
-            because the learned extent is next to nothing.
-        partly: Of a discrete one with the probability that was learned, against off; None where that is not between.
-        compared: Which two networks, in words.
+        log_odds: Of networks that are averaged over it, against those that are not; None where nothing was compared, because
+            the learned extent is next to nothing.
+        compared: Which two networks matter most, in words.
     """
 
     amount: ExtentSummary
     verdict: Verdict
     log_odds: LogOdds | None
-    partly: LogOdds | None
     compared: str
 
     @property
     def name(self) -> str:
         """Of the generator or the extent."""
         return self.amount.name
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is to be part of an augmentation."""
+        return self.verdict in ("yes", "partly")
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,8 +176,8 @@ class Augmentations:
     num_data: int
     discrete: Probabilities
     extents: Extents | None
-    #: Of all discrete candidates with a yes or a partly together, against none; None where there are fewer than two.
-    together: LogOdds | None = None
+    #: Of the network with the probabilities that were learned against the best group; None where none is in between.
+    partly: LogOdds | None = None
 
     def __getitem__(self, name: str) -> Candidate:
         found = {candidate.name: candidate for candidate in self.candidates}
@@ -176,20 +196,17 @@ class Augmentations:
         return LearnedAugmentation(extents, generator, self.discrete if self.discrete.generators else None)
 
     def __str__(self) -> str:
-        rows = [
-            (c.name.replace("_", " "), c.verdict, _amount(c.amount), *_odds(c.log_odds), *_odds(c.partly)[:1], c.compared)
-            for c in self.candidates
-        ]
-        headings = ("candidate", "verdict", "learned", "log-odds", "±", "gap", "partly", "compared")
+        rows = [(_words(c.name), c.verdict, _amount(c.amount), *_odds(c.log_odds), c.compared) for c in self.candidates]
+        headings = ("candidate", "verdict", "learned", "log-odds", "±", "gaps", "compared")
         return f"{text_table(headings, rows, left=2)}\n{self.words()}"
 
     def words(self) -> str:
         """What came out, and what it rests on."""
-        by = {verdict: [c.name.replace("_", " ") for c in self.candidates if c.verdict == verdict] for verdict in _SAID}
+        by = {verdict: [_words(c.name) for c in self.candidates if c.verdict == verdict] for verdict in _SAID}
         said = [f"{_SAID[verdict]} {listed(names)}." for verdict, names in by.items() if names]
-        if self.together is not None:
-            value, error, _ = _odds(self.together)
-            said.append(f"All discrete ones that it asks for, together: log-odds {value} ± {error}.")
+        if self.partly is not None:
+            value, error, _ = _odds(self.partly)
+            said.append(f"With the probabilities that were learned, against the best group: log-odds {value} ± {error}.")
         starts = max((c.log_odds.starts for c in self.candidates if c.log_odds is not None), default=0)
         if starts:
             over = f"over {starts} starts" if starts > 1 else "of one start, so that it does not show how much starts matter"
@@ -257,17 +274,15 @@ def augmentations(
         raise ValueError(f"Evidences must be compared by the full GGN, Ggn() or Preconditioned(...); got {judged_by}.")
     run = _Run(source, likelihood or Categorical(), epochs, judged_by, seed, _say if progress else lambda words: None)
     run.first(nets)
-    found = [run.discrete(generator) for generator in discrete]
+    found, partly = run.discrete(discrete) if discrete else ([], None)
     extents, rest = run.continuous(group, samples) if group is not None else (None, [])
-    wanted = [(c, g) for c, g in zip(found, discrete, strict=True) if c.verdict in ("yes", "partly")]
-    probabilities = Probabilities([generator for _, generator in wanted])
-    shares = {c.name: 1.0 if c.verdict == "yes" else c.amount.value / cast(float, c.amount.bound) for c, _ in wanted}
+    shares = {c.name: 1.0 if c.verdict == "yes" else c.amount.value / cast(float, c.amount.bound) for c in found if c.is_wanted}
+    probabilities = Probabilities([generator for generator in discrete if generator.name in shares])
     probabilities.fix(shares)
-    together = run.together(probabilities) if len(wanted) > 1 else None
     if extents is not None:
         with torch.no_grad():
-            extents.value.mul_(torch.tensor([c.verdict == "yes" for c in rest]).to(extents.value))
-    return Augmentations((*found, *rest), run.estimator, source.size, probabilities, extents, together)
+            extents.value.mul_(torch.tensor([c.is_wanted for c in rest]).to(extents.value))
+    return Augmentations((*found, *rest), run.estimator, source.size, probabilities, extents, partly)
 
 
 def _made(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -343,8 +358,6 @@ class _Run:
     say: Callable[[str], None]
     #: Networks without any average, from which all others go on.
     bases: Sequence[Problem] = ()
-    #: The same, gone on without an average; known once a discrete candidate was compared.
-    off: Sequence[Judged] = ()
     estimator: str = ""
 
     def first(self, nets: Sequence[nn.Module]) -> None:
@@ -354,25 +367,23 @@ class _Run:
         for start, base in enumerate(self.bases):
             self._learn(base, Laplace(), preset(base, Laplace(), self.epochs).schedule, start)
 
-    def discrete(self, generator: DiscreteGenerator) -> Candidate:
-        """A discrete candidate: off, with all powers alike, and with the probability that is learned."""
-        words = generator.name.replace("_", " ")
-        off, on = self._without_any(), self._averaged(Probabilities([generator], 1.0), words)
-        self.say(f"how probable {words} should be")
-        learned = self._problem(DiscreteAverage(deepcopy(_net(self.bases[0])), [generator]), self.bases[0])
+    def discrete(self, generators: Sequence[DiscreteGenerator]) -> tuple[list[Candidate], LogOdds | None]:
+        """All discrete candidates: every group that some of them generate, and the probabilities that are learned."""
+        judged = {group: self._averaged(Probabilities(some, 1.0)) for group, some in groups_of(generators).items()}
+        self.say(f"how probable: {', '.join(generator.name for generator in generators)}")
+        learned = self._problem(DiscreteAverage(deepcopy(_net(self.bases[0])), generators), self.bases[0])
         self._learn(learned, self._hyper(), self._schedule(), 0)
         probabilities = cast(DiscreteAverage, learned.model).discrete
-        share = float(probabilities.value.detach() / probabilities.largest())
-        odds, partly, beyond = log_odds(on, off), None, None
-        if _BETWEEN[0] < share < _BETWEEN[1]:
-            between = self._averaged(probabilities, f"{words} in part")
-            partly, beyond = log_odds(between, off), log_odds(between, on)
-        compared = f"averaged over {words}, or over nothing"
-        return Candidate(probabilities.described()[0], _verdict(odds, partly, beyond), odds, partly, compared)
-
-    def together(self, probabilities: Probabilities) -> LogOdds:
-        """Several discrete candidates at once, against none."""
-        return log_odds(self._averaged(probabilities, "all of these"), self._without_any())
+        shares = (probabilities.value.detach() / probabilities.largest().to(probabilities.value)).tolist()
+        between = [_BETWEEN[0] < share < _BETWEEN[1] for share in shares]
+        best = max(judged.values(), key=_mean_evidence)
+        partly = log_odds(self._averaged(probabilities), best) if any(between) else None
+        found = []
+        for generator, amount, is_between in zip(generators, probabilities.described(), between, strict=True):
+            odds, compared = inclusion(generator, generators, judged)
+            better = is_between and partly is not None and partly.low > DECIDED
+            found.append(Candidate(amount, "partly" if better else _verdict(odds), odds, compared))
+        return found, partly
 
     def continuous(self, group: LieGroup, samples: int) -> tuple[Extents, list[Candidate]]:
         """All continuous candidates, learned together; each judged by what the network loses without it."""
@@ -388,22 +399,17 @@ class _Run:
         with_all = self._moved(group, samples, values, "all extents that were learned") if some.any() else []
         found = []
         for index, summary in enumerate(described):
-            words = summary.name.replace("_", " ")
+            words = _words(summary.name)
             if not some[index]:
-                found.append(Candidate(summary, "no", None, None, "nothing: next to none was learned"))
+                found.append(Candidate(summary, "no", None, "nothing: next to none was learned"))
                 continue
             without = values.clone()
             without[index] = 0
             odds = log_odds(with_all, self._moved(group, samples, without, f"all but {words}"))
-            compared = f"averaged over all that was learned, or over all but {words}"
-            found.append(Candidate(summary, _verdict(odds, None, None), odds, None, compared))
+            found.append(Candidate(summary, _verdict(odds), odds, f"all that was learned, or all but {words}"))
         return extents, found
 
-    def _without_any(self) -> Sequence[Judged]:
-        self.off = self.off or self._averaged(Probabilities(()), "nothing")
-        return self.off
-
-    def _averaged(self, probabilities: Probabilities, words: str) -> list[Judged]:
+    def _averaged(self, probabilities: Probabilities) -> list[Judged]:
         """Networks that go on with a discrete average that is held, and their evidences then."""
         found = []
         for start, base in enumerate(self.bases):
@@ -411,7 +417,7 @@ class _Run:
             with torch.no_grad():
                 model.discrete.value.copy_(probabilities.value)
             model.discrete.requires_grad_(False)
-            found.append(self._go_on(model, start, words))
+            found.append(self._go_on(model, start, ", ".join(probabilities.names) or "nothing"))
         return found
 
     def _moved(self, group: LieGroup, samples: int, values: Tensor, words: str) -> list[Judged]:
@@ -504,7 +510,7 @@ def _climb(problem: Problem, curvature: FullCurvature | PreconditionedCurvature,
     start = torch.cat([weight.detach().flatten() for weight in named.values()])
     moved = torch.zeros_like(start, requires_grad=True)
     optimiser = torch.optim.LBFGS(
-        [moved], max_iter=steps, history_size=50, tolerance_grad=0, tolerance_change=1e-9, line_search_fn="strong_wolfe"
+        [moved], max_iter=steps, history_size=50, tolerance_grad=0, tolerance_change=_STILL, line_search_fn="strong_wolfe"
     )
 
     @torch.no_grad()
@@ -527,7 +533,7 @@ def _climb(problem: Problem, curvature: FullCurvature | PreconditionedCurvature,
 def log_joint(problem: Problem) -> tuple[float, Float[Tensor, " p"]]:
     """log p(D | W) + log p(W) up to a constant, and its gradient in all weights."""
     named, precisions = weights(problem.model), problem.prior.precisions()
-    values = [float(precisions[name] * weight.detach().double().square().sum()) / -2 for name, weight in named.items()]
+    values = [float(precisions[name].detach() * weight.detach().double().square().sum()) / -2 for name, weight in named.items()]
     gradient = torch.cat([(-precisions[name] * weight).detach().flatten() for name, weight in named.items()])
     for inputs, targets in problem.data.batches(data_at_once(problem.model, problem.data)):
         with torch.enable_grad():
@@ -564,12 +570,64 @@ def _vector_error(one: Judged, two: Judged) -> float:
     return float((one.log_dets - two.log_dets).std() / (2 * sqrt(count)))
 
 
-def _verdict(odds: LogOdds, partly: LogOdds | None, against_all: LogOdds | None) -> Verdict:
-    if partly is not None and against_all is not None and partly.low > DECIDED and against_all.low > DECIDED:
-        return "partly"
+#: The elements of a group, but for the identity.
+GroupKey = frozenset[Rearrangement]
+
+
+def groups_of(generators: Sequence[DiscreteGenerator]) -> dict[GroupKey, tuple[DiscreteGenerator, ...]]:
+    """Every group that some generators generate, none at all among them, and as few as do so.
+
+    Raises:
+        ValueError: If there are too many to train a network for each.
+    """
+    found: dict[GroupKey, tuple[DiscreteGenerator, ...]] = {}
+    for count in range(len(generators) + 1):
+        for some in combinations(generators, count):
+            found.setdefault(frozenset(elements_of(some).rearrangements[1:]), some)
+    if len(found) > _MOST_GROUPS:
+        names = ", ".join(generator.name for generator in generators)
+        raise ValueError(
+            f"Discrete candidates may generate at most {_MOST_GROUPS} groups, since a network is trained for each; {names} "
+            f"generate {len(found)}. Ask for some of them at a time: candidates=[...]."
+        )
+    return found
+
+
+def inclusion(
+    generator: DiscreteGenerator, generators: Sequence[DiscreteGenerator], judged: Mapping[GroupKey, Sequence[Judged]]
+) -> tuple[LogOdds, str]:
+    """The log-odds of a generator: groups that contain it against those that do not; and the best of either, in words."""
+    kinds = [{key: of for key, of in judged.items() if (generator.step in key) == inside} for inside in (True, False)]
+    best = [max(kind, key=lambda key: _mean_evidence(kind[key])) for kind in kinds]
+    single = log_odds(kinds[0][best[0]], kinds[1][best[1]])
+    values = [
+        _log_mean([of[start].evidence for of in kinds[0].values()])
+        - _log_mean([of[start].evidence for of in kinds[1].values()])
+        for start in range(single.starts)
+    ]
+    error = stdev(values) / sqrt(len(values)) if len(values) > 1 else single.standard_error
+    known = groups_of(generators)
+    names = [" + ".join(_words(g.name) for g in known[key]) or "nothing" for key in best]
+    return replace(single, value=fmean(values), standard_error=error), f"{names[0]}, or {names[1]}"
+
+
+def _log_mean(values: Sequence[float]) -> float:
+    """log mean exp."""
+    return float(torch.tensor(values, dtype=torch.float64).logsumexp(0)) - log(len(values))
+
+
+def _mean_evidence(judged: Sequence[Judged]) -> float:
+    return fmean(one.evidence for one in judged)
+
+
+def _verdict(odds: LogOdds) -> Verdict:
     if odds.low > DECIDED:
         return "yes"
     return "no" if odds.high < -DECIDED else "not decided"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _amount(amount: ExtentSummary) -> str:
