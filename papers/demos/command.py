@@ -23,7 +23,8 @@ DEMOS: dict[str, tuple[Callable[[Any], Study], Callable[..., Any], str]] = {
 }
 _HELP = (
     "groups: which symmetry? Digits upright, shifted, turned. sets: a set or a sequence? sequences: does position matter? "
-    "invariance: how far? Digits turned, shifted, scaled. mirrors: along which axes? Images and volumes. elbo: by Laplace's method and by variational inference. "
+    "invariance: how far? Digits turned, shifted, scaled. mirrors: along which axes? Images and volumes. "
+    "elbo: by Laplace's method and by variational inference. "
     "frequency: which one? A curve through points. conserved: what is? Oscillators in motion."
 )
 

@@ -115,7 +115,7 @@ def learned_augmentation(model: nn.Module) -> LearnedAugmentation:
     if max(len(extents), len(discrete)) != 1:
         raise ValueError(
             "An augmentation can be made of a model that has extents once, such as sb.OrbitAverage(net, sb.affine2d()), or "
-            f"probabilities once; this one has them {len(extents)} and {len(discrete)} times."
+            f"probabilities once; this one has them {len(extents)} times, and {len(discrete)} times."
         )
     return LearnedAugmentation(next(iter(extents), None), discrete=next(iter(discrete), None))
 
