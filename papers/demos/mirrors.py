@@ -45,7 +45,7 @@ class Settings:
     Args:
         epochs: Of the first network; every other goes on for half as many.
         seed: The first of three, for the choice of data, initial weights and the order of data.
-        data: Training data of each task; of volumes, a third as many.
+        data: Training data of satimage; half as many digits, and a third as many volumes.
         tasks: Some of them.
     """
 
@@ -69,7 +69,8 @@ def work(settings: Settings, cell: Cell, each_epoch: EachEpoch) -> Outcome:
     """One task under one seed."""
     names = tuple(TRUTHS[cell.task])
     draw, make = TASKS[cell.task]
-    data = draw(settings.data // (3 if "volumes" in cell.task else 1), Generator().manual_seed(cell.seed))
+    count = settings.data // {"satimage": 1, "digits": 2}.get(cell.task, 3)
+    data = draw(count, Generator().manual_seed(cell.seed))
     found = augmentations(
         make, data, candidates=names, epochs=settings.epochs, repeats=1, seed=100 * cell.seed, progress=False
     )  # fmt: skip

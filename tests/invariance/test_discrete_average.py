@@ -272,8 +272,8 @@ def test_the_evidence_learns_a_mirror_where_there_is_one(generator):
 
 
 def test_what_cannot_be_averaged_is_refused(net, images):
-    with pytest.raises(ValueError, match=r"start must be from 0 \(off\) to 1 \(all powers alike\), got 2"):
-        DiscreteAverage(net, [mirror("x")], start=2)
+    with pytest.raises(ValueError, match=r"start must be from 0 \(off\) to 1 \(all powers alike\), got 2.0"):
+        DiscreteAverage(net, [mirror("x")], start=2.0)
     with pytest.raises(ValueError, match=r"a share from 0 to 1 for each of mirror_x; got \{'mirror_y': 0\.5\}"):
         DiscreteAverage(net, [mirror("x")]).discrete.fix({"mirror_y": 0.5})
     with pytest.raises(ValueError, match=r"Inputs must be sequences \[n, c, t\]"):

@@ -26,18 +26,13 @@ from symbayes.priors import TensorwisePrior
 from symbayes.training.augmentations import (
     Augmentations,
     Candidate,
-    Judged,
-    LogOdds,
     _verdict,
     augmentations,
     candidate_names,
     groups_of,
     inclusion,
-    judge,
-    log_joint,
-    log_odds,
-    newton_gain,
 )
+from symbayes.training.modes import Judged, LogOdds, judge, log_joint, log_odds, newton_gain
 from symbayes.training.trainer import Problem
 from tests.oracles import dense_ggn, finite_difference, joined, linear_regression_evidence, softmax_hessian
 
