@@ -74,7 +74,7 @@ class Probabilities(Amounts):
     def described(self) -> list[ExtentSummary]:
         values, largest = self.value.detach().tolist(), self.largest().tolist()
         return [
-            ExtentSummary(name, 100 * value, "%", 100 * most, True, self.value.requires_grad)
+            ExtentSummary(name, 100 * value, "%", 100 * most, True, self.value.requires_grad, is_probability=True)
             for name, value, most in zip(self.names, values, largest, strict=True)
         ]
 

@@ -19,7 +19,7 @@ _CANDIDATES = 64
 
 @dataclass(frozen=True)
 class ExtentSummary:
-    """One extent, in natural units: degrees, pixels, percent."""
+    """One extent or probability, in natural units: degrees, pixels, percent."""
 
     name: str
     value: float
@@ -28,6 +28,8 @@ class ExtentSummary:
     bound: float | None
     one_sided: bool
     learned: bool = False
+    #: Whether it says how probable a discrete transformation is, rather than how far a continuous one goes.
+    is_probability: bool = False
 
 
 class Amounts(nn.Module, ABC):

@@ -309,7 +309,10 @@ class _Run:
         self.say("networks without any average")
         self.bases = [self._problem(DiscreteAverage(net, ()), None) for net in nets]
         for start, base in enumerate(self.bases):
-            self._learn(base, Laplace(), preset(base, Laplace(), self.epochs).schedule, start)
+            schedule = preset(base, Laplace(), self.epochs).schedule
+            if not start:
+                base.check(schedule.batch_size)
+            self._learn(base, Laplace(), schedule, start)
 
     def discrete(self, generators: Sequence[DiscreteGenerator]) -> tuple[list[Candidate], LogOdds | None]:
         """All discrete candidates: every group that some of them generate, and the probabilities that are learned."""

@@ -266,6 +266,8 @@ def test_what_cannot_be_asked_is_refused():
     data = inputs, targets["sides"]
     with pytest.raises(ValueError, match=r"must be some of time_reversal, shift, .*, or discrete generators .*; got mirror_x"):
         augmentations(make, data, candidates=["mirror_x"], progress=False)
+    with pytest.raises(ValueError, match=r"Categorical targets must lie in 0 … 1, .*; got 7"):
+        augmentations(make, (inputs, torch.full((20,), 7)), candidates=["time_reversal"], progress=False)
     with pytest.raises(ValueError, match=r"epochs and samples must be at least 2 and repeats at least 1; got 1, 8 and 2"):
         augmentations(make, data, epochs=1, progress=False)
     with pytest.raises(ValueError, match=r"compared by the full GGN, Ggn\(\) or Preconditioned\(\.\.\.\); got KFAC"):
