@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import isnan, log, sqrt
+from math import log, sqrt
 from statistics import fmean, stdev
 from typing import Literal, cast
 
@@ -482,7 +482,8 @@ def _amount(amount: ExtentSummary) -> str:
 def _odds(odds: LogOdds | None) -> tuple[str, str, str]:
     if odds is None:
         return "–", "–", "–"
-    error = "–" if isnan(odds.standard_error) else number(odds.standard_error, 1)
+    is_known = odds.standard_error > 0 or odds.starts > 1  # of one start, judged exactly, nothing is known
+    error = number(odds.standard_error, 1) if is_known else "–"
     return number(odds.value, 1), error, f"{number(odds.gap_with, 1)}, {number(odds.gap_without, 1)}"
 
 
