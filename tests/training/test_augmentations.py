@@ -13,6 +13,7 @@ from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Preconditioned
 from symbayes.data.source import TensorSource
+from symbayes.evidence.evidence import evidence_at
 from symbayes.groups.discrete import mirror, quarter_turns, time_reversal
 from symbayes.groups.lie import affine2d, colours
 from symbayes.invariance.augmentation import LearnedAugmentation, learned_augmentation
@@ -113,6 +114,37 @@ def test_random_vectors_that_are_compared_are_signs_of_the_weights(generator):
         found.append(torch.stack([curvature._rotate(probe, back=True) for probe in curvature.probes]))
     assert_close(found[0].abs(), torch.ones_like(found[0]))
     assert_close(found[0], found[1])
+
+
+def test_log_odds_by_random_vectors_are_those_of_the_exact_matrix(generator):
+    problem, found = classes(generator), {}
+    for name, rule in {"exact": Ggn(), "vectors": Preconditioned(Kfac(), 60, 16, comparable=True)}.items():
+        for share in (0.6, 0.0):
+            problem.model.discrete.fix({"mirror_x": share})
+            with torch.no_grad():
+                seed = torch.Generator().manual_seed(1)
+                curvature = rule.curvature(problem.model, problem.data, problem.likelihood, generator=seed)
+                total = evidence_at(curvature, problem.model, problem.prior, 20).total
+                log_dets = curvature.log_dets(problem.prior.precisions()) if name == "vectors" else torch.zeros(0)
+            found[name, share] = Judged(float(total), log_dets, 0.0, str(rule))
+    exact = log_odds([found["exact", 0.6]], [found["exact", 0.0]])
+    odds = log_odds([found["vectors", 0.6]], [found["vectors", 0.0]])
+    assert abs(odds.value - exact.value) < 4 * odds.standard_error
+    alone = sqrt(sum(float(found["vectors", share].log_dets.var()) for share in (0.6, 0.0)) / 16) / 2
+    assert 0 < odds.standard_error < alone  # errors cancel
+
+
+def test_larger_networks_are_compared_by_random_vectors():
+    inputs, targets = sequences(60, 2)
+
+    def wide():
+        return nn.Sequential(nn.Flatten(), nn.Linear(6, 200), nn.Tanh(), nn.Linear(200, 2))
+
+    found = augmentations(wide, (inputs, targets["sides"]), candidates=["time_reversal"], epochs=4, repeats=1, progress=False)
+    assert "Lanczos (4 probes, 25 steps)" in found.estimator
+    odds = found["time_reversal"].log_odds
+    assert odds.standard_error > 0
+    assert odds.value < 0
 
 
 def test_a_network_is_judged_at_its_mode_by_its_exact_evidence(generator):
