@@ -26,7 +26,7 @@ TRUTHS: dict[str, dict[str, bool]] = {
     "volumes with sides": {"mirror_x": False, "mirror_y": True, "mirror_z": True},
     "volumes without sides": dict.fromkeys(_VOLUMES, True),
 }
-#: Starts of a run, as `sb.augmentations` repeats them; and seeds of the demo.
+#: Of the demo, from the first on.
 _SEEDS = 3
 _SIDE = 5
 _ABOUT = (
@@ -195,9 +195,9 @@ def table(outcomes: Sequence[Outcome]) -> FigureTable:
         ("truth", *(f"seed {seed}" for seed in seeds)),
         tuple(rows),
         outcome=f"{sum(right)} of {len(right)} answers are right, with log-odds beyond {DECIDED:g}.",
-        legend="Log-odds of the network that is averaged over a mirror against the one that is not, in nats for all training "
-        "data; beneath them the verdict, and the probability of the mirror that the gradient of the evidence learns, which is "
-        "50 % where both sides count the same.",
+        legend="Log-odds of groups that contain a mirror against groups that do not, in nats for all training data; beneath "
+        "them the verdict, and the probability of the mirror that the gradient of the evidence learns, which is 50 % where "
+        "both sides count the same.",
         note=f"Evidence by {outcomes[0].found.estimator}.",
     )
 

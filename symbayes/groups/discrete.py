@@ -150,6 +150,9 @@ class Elements:
 def elements_of(generators: Sequence[DiscreteGenerator]) -> Elements:
     """Every product g₁^k₁ g₂^k₂ …, the first generator first; products that do the same are one element.
 
+    They are a group where generators in another order make the same elements, as mirrors and quarter turns do; two permutations
+    of channels may not, and the average over their products is then not invariant.
+
     Raises:
         ValueError: If generators are of grids with different numbers of axes, share a name, or make too many elements.
     """
