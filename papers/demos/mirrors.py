@@ -30,7 +30,7 @@ TRUTHS: dict[str, dict[str, bool]] = {
 _SEEDS = 3
 _SIDE = 5
 _ABOUT = (
-    "Along which axes may data be mirrored? Digits along none; the neighbours of a pixel in a satellite image along both. In "
+    "Digits should be mirrored along no axis, and the neighbours of a pixel in a satellite image along both. In "
     "volumes a large and a small ball lie anywhere: in one task it is asked whether the small one is to the left of the large "
     "one, so that only up and down, front and back may be swapped; in the other, whether there are two balls or one, so that "
     "all may. A network for each group of mirrors goes on from the same weights to a mode of its own; the log-odds of "
