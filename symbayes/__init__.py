@@ -15,6 +15,7 @@ from symbayes.evidence.evidence import Evidence, evidence_gradient, laplace_evid
 from symbayes.evidence.exact import exact_evidence
 from symbayes.groups.grids import flips, p4m
 from symbayes.groups.lie import affine2d
+from symbayes.invariance.discrete_average import DiscreteAverage
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.path import Path
@@ -31,6 +32,7 @@ from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.predict import Prediction, predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from symbayes.surgery import harden, prune, relax
+from symbayes.training.augmentations import Augmentations, augmentations
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit, preset
@@ -43,9 +45,11 @@ __version__ = "0.1.0"
 __all__ = [
     "AtPositions",
     "Augerino",
+    "Augmentations",
     "Bernoulli",
     "Categorical",
     "Discovery",
+    "DiscreteAverage",
     "Elbo",
     "Evidence",
     "FilterBank",
@@ -82,6 +86,7 @@ __all__ = [
     "TensorwisePrior",
     "affine2d",
     "allconv",
+    "augmentations",
     "curvature",
     "discover",
     "dynamics",

@@ -13,7 +13,7 @@ No other file walks over the modules of a model to find its weights, and models 
 in the model: a layout has their names, and `weights` and `hyperparameters` give them by name.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from symbayes.adapters import maps_inside, padding_row, uncalled
 from symbayes.groups.grids import SpaceGroup
 from symbayes.groups.group import Group
 from symbayes.layers.basis import RadialBasis
-from symbayes.layers.path import Averaging, LinearMap, RowForm, Rows
+from symbayes.layers.path import Averaging, LinearMap, RowForm, Rows, mean_of_copies
 from symbayes.layers.relaxed import RelaxedLayer
 
 Kind = Literal["weight", "bias", "shape"]
@@ -118,6 +118,8 @@ class Site:
     part: str = ""
     #: Copies of each datum that the module sees in a batch, side by side, inside an average over transformations.
     copies: int = 1
+    #: What each of these counts in the average, now; None where all count the same.
+    weigh: Callable[[], Float[Tensor, " copies"]] | None = None
     #: Parts of each of these that it saw for themselves, side by side in a batch; known where it was called.
     parts: int = 1
     #: Blocks and sides of the weight as it is stored; None where it is frozen, or no matrix.
@@ -136,14 +138,15 @@ class Site:
 
     def mean_rows(self, inputs: Tensor, budget: int, *, distinct: bool) -> Iterator[Rows]:
         """Rows, or distinct rows, averaged over copies; for as many data at a time as stay below a budget of numbers."""
-        copies = self.copies
+        copies, weights = self.copies, None if self.weigh is None else self.weigh()
         if copies > 1 and self.form.structure == "dense":
             # Rows are linear in what a map sees: those of the mean are the mean of those of all copies.
-            inputs, copies = inputs.unflatten(0, (-1, copies, self.parts)).mean(1).flatten(0, 1), 1
+            inputs = mean_of_copies(inputs.unflatten(0, (-1, copies, self.parts)), weights).flatten(0, 1)
+            copies, weights = 1, None
         seen = copies * self.parts
         at_once = max(1, budget // max(1, self.form.rows(inputs[:seen], distinct=distinct).values.numel()))
         for chunk in torch.split(inputs, at_once * seen):
-            yield self.form.rows(chunk, distinct=distinct).join(self.parts).fold(copies).mean_over_copies()
+            yield self.form.rows(chunk, distinct=distinct).join(self.parts).fold(copies).mean_over_copies(weights)
 
     def gradient_rows(self, gradients: Float[Tensor, "v m *rest"]) -> GradientRows:
         """The rows of gradients with respect to the output, for several columns."""
@@ -265,11 +268,12 @@ def _place(name: str, size: int, modules: Mapping[str, nn.Module]) -> WeightTens
 
 def _sites(modules: Mapping[str, nn.Module], parameters: Mapping[str, nn.Parameter], tensors: Set[str]) -> dict[str, Site]:
     """Every linear map of a model that has some of the tensors."""
-    averaged = _inside({name: module.copies_inside for name, module in modules.items() if isinstance(module, Averaging)})
+    averaged = _inside({name: module for name, module in modules.items() if isinstance(module, Averaging)})
     never_called = {_join(name, child) for name, module in modules.items() for child in uncalled(module)}
     found: dict[str, Site] = {}
     for name, module in modules.items():
-        copies = prod(count for prefix, count in averaged.items() if f"{name}.".startswith(prefix))
+        around = [average for prefix, average in averaged.items() if f"{name}.".startswith(prefix)]
+        copies, weigh = prod(count for _, count in around), _weighing(around)
         for inner in maps_inside(module) if name not in never_called else ():
             named = (_join(name, tensor) for tensor in (inner.weight, inner.bias))
             weight, bias = (tensor if tensor in tensors else None for tensor in named)
@@ -277,13 +281,39 @@ def _sites(modules: Mapping[str, nn.Module], parameters: Mapping[str, nn.Paramet
                 matrix = _matrix(inner.form, parameters[weight].shape) if weight else None
                 once = not inner.part and _may_meet_once(module, inner.form)
                 own = _join(name, inner.name)
-                found[own] = Site(own, inner.form, weight, bias, name, inner.part, copies, matrix=matrix, may_meet_once=once)
+                found[own] = Site(
+                    own, inner.form, weight, bias, name, inner.part, copies, weigh, matrix=matrix, may_meet_once=once
+                )
     return found
 
 
-def _inside(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """What modules say of their children, by the beginning of the names of all that is in these."""
-    return {f"{_join(name, child)}.": count for name, of in counts.items() for child, count in of.items()}
+def _inside(averages: Mapping[str, Averaging]) -> dict[str, tuple[Averaging, int]]:
+    """Averages and how many copies they make, by the beginning of the names of all that sees these."""
+    return {
+        f"{_join(name, child)}.": (average, count)
+        for name, average in averages.items()
+        for child, count in average.copies_inside.items()
+    }
+
+
+def _weighing(around: Sequence[tuple[Averaging, int]]) -> Callable[[], Tensor] | None:
+    """What copies count in averages inside each other, the outermost first; None where all count the same."""
+
+    def weights() -> list[Tensor | None]:
+        return [average.copy_weights() for average, _ in around]
+
+    if all(own is None for own in weights()):
+        return None
+
+    def weigh() -> Tensor:
+        found = weights()
+        known = next(own for own in found if own is not None)
+        whole = known.new_ones(1)
+        for own, (_, count) in zip(found, around, strict=True):
+            whole = torch.kron(whole, known.new_full((count,), 1 / count) if own is None else own.to(known))
+        return whole
+
+    return weigh
 
 
 def _matrix(form: RowForm, shape: torch.Size) -> tuple[int, int, int] | None:

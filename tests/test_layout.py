@@ -220,6 +220,29 @@ def test_rows_averaged_by_the_shortcut_are_the_mean_of_rows(name, distinct, gene
     assert_close(site.summed_gradient_rows(gradients), summed)
 
 
+class Unequal(Twice):
+    """The same, with copies that count differently."""
+
+    def copy_weights(self):
+        return torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+@pytest.mark.parametrize("name", SITES)
+def test_rows_are_averaged_by_what_their_copies_count(name, distinct, generator):
+    build, draw = SITES[name]
+    module, inputs = build().double(), draw(generator)
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    site = Layout.of(Unequal(module)).sites["net"]
+    rows = site.form.rows(inputs, distinct=distinct).fold(3)
+    inner = rows.copies // 3  # copies that a map makes itself, which count the same
+    each = rows.values.unflatten(1, (rows.copies, -1))
+    wanted = sum((0.6, 0.3, 0.1)[copy // inner] / inner * each[:, copy].double() for copy in range(rows.copies))
+    for budget in (1, 10**6):
+        found = torch.cat([rows.values.double() for rows in site.mean_rows(inputs, budget, distinct=distinct)])
+        assert_close(found, wanted, rtol=1e-6, atol=1e-7)
+
+
 def test_what_meets_a_datum_once_is_said_by_the_class_that_has_the_forward_pass():
     class Louder(DensePath):
         def forward(self, inputs):

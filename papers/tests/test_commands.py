@@ -94,8 +94,9 @@ def test_the_table_of_groups_is_that_of_the_paper(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("demo", "luck"), "There are groups, sets, sequences, elbo, invariance, frequency, conserved to demonstrate"),
-        (("demo", "groups", "--images", "300"), "--images is an option of invariance"),
+        (("demo", "luck"), "There are groups, sets, sequences, elbo, invariance, mirrors, frequency, conserved to demonstrate"),
+        (("demo", "groups", "--images", "300"), "--images is an option of invariance and mirrors"),
+        (("demo", "mirrors", "--width", "3"), "--width is no option of mirrors"),
         (("table9", "--task", "mnist"), "No such command 'table9'"),
         ((*INVARIANCE, "mnist"), "'mnist' needs the file"),
         (

@@ -7,7 +7,7 @@ need no matrix, so that they are for models of any size. Nothing here knows rows
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -99,6 +99,7 @@ class FullCurvature(Curvature):
     log_likelihood: Float[Tensor, ""]
     replay: Replay
     estimator: str = "exact GGN (full)"
+    _roots: dict[tuple[float, ...], Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
         return _full_log_det(self.H, self.sizes, precisions)
@@ -108,6 +109,25 @@ class FullCurvature(Curvature):
 
     def slack(self, precisions: Precisions) -> float:
         return 0.0
+
+    def precondition(self, vector: Float[Tensor, " p"], precisions: Precisions, *, back: bool = False) -> Float[Tensor, " p"]:
+        """L⁻¹ v, or L⁻ᵀ v back, where H + Δ = L Lᵀ: with weights L⁻ᵀ u, the curvature in u is the identity."""
+        factor = self._root(precisions)
+        found = torch.linalg.solve_triangular(factor.mT if back else factor, vector.to(factor)[:, None], upper=back)
+        return found[:, 0].to(vector)
+
+    def solve(self, vector: Float[Tensor, " p"], precisions: Precisions) -> Float[Tensor, " p"]:
+        """(H + Δ)⁻¹ v."""
+        factor = self._root(precisions)
+        return torch.cholesky_solve(vector.to(factor)[:, None], factor)[:, 0].to(vector)
+
+    def _root(self, precisions: Precisions) -> Float[Tensor, "p p"]:
+        """L with H + Δ = L Lᵀ, in double precision; the last is kept."""
+        key = tuple(float(precisions[name]) for name in self.sizes)
+        if key not in self._roots:
+            self._roots.clear()
+            self._roots[key] = cholesky(self.H.detach().double() + torch.diag(_expand(self.H, self.sizes, precisions).detach()))
+        return self._roots[key]
 
     def surrogates(
         self, precisions: Precisions, share: float = 1.0, generator: Generator | None = None

@@ -231,6 +231,8 @@ class Preconditioned(Rule):
         probes: Random vectors; more make the estimate less noisy.
         probes_of_gamma: How many of them γ is found from, by as many products again; all when None.
         batch_size: Data in a forward pass of a product; when None as many as suit the device.
+        comparable: Whether random vectors are signs of the weights rather than of eigenvectors: for one seed they are then
+            the same for all weights and precisions, so that errors cancel in a difference; of each alone they are larger.
     """
 
     base: Rule = field(default_factory=lambda: Kfac(MonteCarloFisher()))
@@ -238,6 +240,7 @@ class Preconditioned(Rule):
     probes: int = 1
     probes_of_gamma: int | None = None
     batch_size: int | None = None
+    comparable: bool = False
 
     def __post_init__(self) -> None:
         if min(self.probes, self.steps, self.probes if self.probes_of_gamma is None else self.probes_of_gamma) < 1:
@@ -258,7 +261,9 @@ class Preconditioned(Rule):
         products = products_of(model, data, likelihood, self.batch_size or data_at_once(model, data))
         probes = products.signs(self.probes, generator)
         blocks, of_gamma = base.blocks, self.probes_of_gamma
-        return PreconditionedCurvature(products, probes, self.steps, str(self), blocks, base.estimator, of_gamma)
+        return PreconditionedCurvature(
+            products, probes, self.steps, str(self), blocks, base.estimator, of_gamma, comparable=self.comparable
+        )
 
     def __str__(self) -> str:
         many = f"{self.probes} probe{'s' if self.probes > 1 else ''}, {self.steps} steps"
@@ -314,6 +319,11 @@ class PreconditionedCurvature(LanczosCurvature):
         product, S = self._scale(precisions)
         space = tridiagonalise(product, S * self._rotate(vector), self.steps)
         return self._rotate(S * space.solution(), back=True)
+
+    def precondition(self, vector: Float[Tensor, " p"], precisions: Precisions, *, back: bool = False) -> Float[Tensor, " p"]:
+        """S Uᵀ v, or U S v back: with weights U S u, the curvature in u is M, which is nearly the identity."""
+        S = self._scale(precisions)[1]
+        return self._rotate(S * vector, back=True) if back else S * self._rotate(vector)
 
     def pairs(self, precisions: Precisions) -> Pairs:
         return self._keep("pairs", precisions, self._pairs)

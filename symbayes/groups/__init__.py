@@ -1,5 +1,6 @@
 """Symmetries, and how they act: of grids, permutations, and Lie groups."""
 
+from symbayes.groups.discrete import DiscreteGenerator, mirror, permuted_channels, quarter_turns, time_reversal
 from symbayes.groups.grids import SpaceGroup, Translation, cube, flips, p4, p4m
 from symbayes.groups.group import Group
 from symbayes.groups.lie import affine1d, affine2d, colours
@@ -16,6 +17,7 @@ from symbayes.groups.permutation import (
 )
 
 __all__ = [
+    "DiscreteGenerator",
     "Group",
     "Permutations",
     "SpaceGroup",
@@ -31,8 +33,12 @@ __all__ = [
     "dihedral",
     "flips",
     "from_table",
+    "mirror",
     "p4",
     "p4m",
     "pairs",
+    "permuted_channels",
+    "quarter_turns",
     "symmetric",
+    "time_reversal",
 ]

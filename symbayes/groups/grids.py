@@ -61,10 +61,9 @@ class SpaceGroup(Group):
             raise ValueError(f"Grids have 1, 2 or 3 dimensions, got a generator of {self.dims}.")
         for matrix in steps:
             _check(matrix, self.dims)
-        identity = tuple(tuple(int(i == j) for j in range(self.dims)) for i in range(self.dims))
-        found = [identity]
+        found = [identity_matrix(self.dims)]
         for matrix in found:  # grows while it is read
-            found.extend(new for step in steps if (new := _multiply(step, matrix)) not in found)
+            found.extend(new for step in steps if (new := multiply(step, matrix)) not in found)
         self.matrices: tuple[Matrix, ...] = tuple(sorted(found, key=_place))
 
     @property
@@ -76,7 +75,7 @@ class SpaceGroup(Group):
     def table(self) -> list[list[int]]:
         """table[j][k] is the number of the product of the j-th and the k-th matrix."""
         number = {matrix: index for index, matrix in enumerate(self.matrices)}
-        return [[number[_multiply(a, b)] for b in self.matrices] for a in self.matrices]
+        return [[number[multiply(a, b)] for b in self.matrices] for a in self.matrices]
 
     @cached_property
     def inverse(self) -> list[int]:
@@ -107,9 +106,7 @@ class SpaceGroup(Group):
     def turn(self, number: int, features: Tensor) -> Tensor:
         """Maps [n, c, *grid] turned by one of the matrices about their centre."""
         self.check_grid(tuple(features.shape[2:]))
-        axes = [next(j for j, entry in enumerate(row) if entry) for row in self.matrices[number]]
-        turned = features.permute(0, 1, *(2 + axis for axis in axes))
-        return turned.flip([2 + i for i, row in enumerate(self.matrices[number]) if sum(row) < 0])
+        return turn_by(self.matrices[number], features)
 
     def turned_cells(self, kernel_size: tuple[int, ...]) -> list[list[int]]:
         """Where every cell of a filter goes under every matrix, counted in row-major order."""
@@ -192,5 +189,18 @@ def _is_square(matrix: Matrix, dims: int) -> bool:
     return len(matrix) == dims and all(len(row) == dims for row in matrix)
 
 
-def _multiply(a: Matrix, b: Matrix) -> Matrix:
+def turn_by(matrix: Matrix, features: Tensor) -> Tensor:
+    """Maps [n, c, *grid] turned by a signed permutation of the axes of the grid, about its centre."""
+    axes = [next(j for j, entry in enumerate(row) if entry) for row in matrix]
+    turned = features.permute(0, 1, *(2 + axis for axis in axes))
+    return turned.flip([2 + i for i, row in enumerate(matrix) if sum(row) < 0])
+
+
+def identity_matrix(dims: int) -> Matrix:
+    """That leaves a grid as it is."""
+    return tuple(tuple(int(i == j) for j in range(dims)) for i in range(dims))
+
+
+def multiply(a: Matrix, b: Matrix) -> Matrix:
+    """The matrix of b, followed by a."""
     return tuple(tuple(sum(x * y for x, y in zip(row, column, strict=True)) for column in zip(*b, strict=True)) for row in a)

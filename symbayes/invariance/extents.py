@@ -1,5 +1,6 @@
 """How far transformations go: an extent for each generator of a group, learned by the evidence."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cache
 from math import copysign, isfinite
@@ -18,7 +19,7 @@ _CANDIDATES = 64
 
 @dataclass(frozen=True)
 class ExtentSummary:
-    """One extent, in natural units: degrees, pixels, percent."""
+    """One extent or probability, in natural units: degrees, pixels, percent."""
 
     name: str
     value: float
@@ -27,9 +28,26 @@ class ExtentSummary:
     bound: float | None
     one_sided: bool
     learned: bool = False
+    #: Whether it says how probable a discrete transformation is, rather than how far a continuous one goes.
+    is_probability: bool = False
 
 
-class Extents(nn.Module):
+class Amounts(nn.Module, ABC):
+    """How much there is of every transformation: extents of continuous ones, probabilities of discrete ones."""
+
+    names: tuple[str, ...]
+    value: Hyperparameter
+
+    @abstractmethod
+    def clamp(self) -> None:
+        """Back within their bounds; for training, after a step."""
+
+    @abstractmethod
+    def described(self) -> list[ExtentSummary]:
+        """Every amount in the units of people: its name, value, bound and unit, and whether it is learned."""
+
+
+class Extents(Amounts):
     """Transformations exp(Σ_i ε_i η_i G_i) with ε uniform on [−1, 1] and learned extents η.
 
     Extents are stored with a sign. It means nothing where transformations go to both sides; of a generator that is one-sided, ε
@@ -162,13 +180,13 @@ def check_samples(samples: int, antithetic: bool) -> None:
 
 
 def all_extents(model: nn.Module) -> dict[str, float]:
-    """The extents of a whole model, in degrees, pixels and percent; with the name of their module where there are several."""
+    """The amounts of a whole model, in degrees, pixels and percent; with the name of their module where there are several."""
     return {extent.name: extent.value for extent in describe_extents(model)}
 
 
 def describe_extents(model: nn.Module) -> list[ExtentSummary]:
-    """What `Extents.described` says, of a whole model."""
-    modules = {name: module for name, module in model.named_modules() if isinstance(module, Extents)}
+    """What `Amounts.described` says, of a whole model."""
+    modules = {name: module for name, module in model.named_modules() if isinstance(module, Amounts) and module.names}
     if len(modules) == 1:
         return next(iter(modules.values())).described()
     return [replace(e, name=f"{name}.{e.name}") for name, module in modules.items() for e in module.described()]

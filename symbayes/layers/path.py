@@ -65,11 +65,17 @@ class Rows:
         values = self.values.unflatten(1, (self.copies, -1)).unflatten(0, (-1, parts)).transpose(1, 2)
         return replace(self, values=values.flatten(1, 3))
 
-    def mean_over_copies(self) -> "Rows":
-        """One row in place of those of all copies; the mean of several one-hot rows is dense."""
+    def mean_over_copies(self, weights: Float[Tensor, " some"] | None = None) -> "Rows":
+        """One row in place of those of all copies; the mean of several one-hot rows is dense.
+
+        Args:
+            weights: Of copies in the mean; for all of them, or for those of an outer average alone, in which the others count
+                the same. None where all do.
+        """
         if self.copies == 1:
             return self
-        return Rows(self.values.unflatten(1, (self.copies, -1)).mean(1), 1, self._mixed, self.share)
+        values = self.values.unflatten(1, (self.copies, -1))
+        return Rows(mean_of_copies(values, weights), 1, self._mixed, self.share)
 
     def sum_over_copies(self) -> "Rows":
         """The same as a sum, which the rows of gradients take."""
@@ -91,6 +97,14 @@ class Rows:
     @property
     def _mixed(self) -> Structure:
         return "dense" if self.structure == "one-hot" else self.structure
+
+
+def mean_of_copies(values: Float[Tensor, "n copies ..."], weights: Float[Tensor, " some"] | None) -> Tensor:
+    """The mean over copies of each datum, with weights that add up to one where these do not count the same."""
+    if weights is None:
+        return values.mean(1)
+    outer = values.unflatten(1, (len(weights), -1)).mean(2)
+    return torch.einsum("c,nc...->n...", weights.to(outer), outer)
 
 
 class RowForm(ABC):
@@ -185,6 +199,13 @@ class Averaging(ABC):
     @abstractmethod
     def copies_inside(self) -> Mapping[str, int]:
         """How many copies of each datum a child sees, by its name."""
+
+    def copy_weights(self) -> Float[Tensor, " copies"] | None:
+        """What each copy counts in the average, in sum one; None where all count the same.
+
+        Differentiable in what they depend on, since curvature is made of rows that are averaged by them.
+        """
+        return None
 
 
 class LinearMap(nn.Module):

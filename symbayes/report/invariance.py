@@ -102,6 +102,8 @@ def extent_words(extent: ExtentSummary, truth: Number | None = None) -> str:
     words = f"up to {amount(value, unit)} to either side"
     if abs(value) < least / 2:
         words = f"not at all (less than {amount(least, unit)})"
+    elif extent.is_probability:
+        words = f"with a probability of {amount(value, unit)}"
     elif extent.one_sided:
         words = f"from 0 to {amount(value, unit)}"
     if extent.bound is not None and abs(value) >= _AT_BOUND * extent.bound:

@@ -11,7 +11,7 @@ from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.rule import Curvature
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.evidence import gradient_through
-from symbayes.invariance.extents import Extents
+from symbayes.invariance.extents import Amounts
 from symbayes.invariance.filters import FilterBank
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layout import hyperparameters
@@ -90,7 +90,7 @@ class HyperAdam:
 
     def __init__(self, model: nn.Module) -> None:
         self.parameters: list[Tensor] = list(hyperparameters(model).values())
-        self.extents = [module for module in model.modules() if isinstance(module, Extents)]
+        self.extents = [module for module in model.modules() if isinstance(module, Amounts)]
         self._adam = torch.optim.Adam(self.parameters) if self.parameters else None
 
     def step(self, gradients: Sequence[Tensor], rate: float) -> None:

@@ -24,8 +24,9 @@ from symbayes.equivariance import LayerSymmetry, measure_layers
 from symbayes.errors import NoPosteriorError, NotFiniteError
 from symbayes.evidence.evidence import laplace_evidence
 from symbayes.groups.group import Group
+from symbayes.invariance.augmentation import LearnedAugmentation, learned_augmentation
 from symbayes.invariance.extents import describe_extents
-from symbayes.invariance.orbit_average import LearnedAugmentation, learned_augmentation, sample_orbits
+from symbayes.invariance.orbit_average import sample_orbits
 from symbayes.layout import Layout, WeightTensor, weights
 from symbayes.likelihoods.likelihood import Likelihood, is_registered, registered
 from symbayes.models import AllConv, build_allconv
@@ -125,7 +126,7 @@ class Result:
         """The invariance that was learned, as an augmentation for any training pipeline.
 
         Raises:
-            ValueError: If the model has no extents, or has them more than once.
+            ValueError: If the model has neither extents nor probabilities, or has them more than once.
         """
         return learned_augmentation(self.model)
 

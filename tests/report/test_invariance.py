@@ -64,6 +64,10 @@ def sources(page: str) -> list[str]:
         (sample_extent("rotation", 179.99, "°", 180.0), "rotation: up to 180.0° to either side, at its bound"),
         (sample_extent("translation_x", 0.304, "px"), "translation x: up to 0.30 px to either side"),
         (sample_extent("scale", -12.34, "%", 300.0, one_sided=True), "scale: from 0 to −12.3 %"),
+        (
+            replace(sample_extent("mirror_x", 25.0, "%", 50.0, one_sided=True), is_probability=True),
+            "mirror x: with a probability of 25.0 %",
+        ),
         (sample_extent("shift", 0.25, ""), "shift: up to 0.250 to either side"),
         (sample_extent("shear", 0.004, "%", 100.0), "shear: not at all (less than 0.1 %)"),
         (sample_extent("net_1.scale_x+scale_y", 5.0, "%"), "net_1.scale x + scale y: up to 5.0 % to either side"),

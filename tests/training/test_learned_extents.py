@@ -14,8 +14,9 @@ from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.load import load
 from symbayes.errors import NotFiniteError
 from symbayes.groups.lie import affine2d
+from symbayes.invariance.augmentation import LearnedAugmentation
 from symbayes.invariance.filters import FilterBank
-from symbayes.invariance.orbit_average import LearnedAugmentation, OrbitAverage
+from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.report.runs import make_page
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.fit import fit
