@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from symbayes.data.folders import holds
 from symbayes.data.storage import write_whole
 from symbayes.dynamics.summary import DISCOVERY, read_discovery
 from symbayes.report.calibration import run_calibration, task_calibration
@@ -35,7 +36,7 @@ def make_page(folder: Path) -> str:
         FileNotFoundError: If the folder holds neither.
         ValueError: If what it holds is damaged.
     """
-    if (folder / DISCOVERY).is_file():
+    if holds(folder, DISCOVERY):
         return discovery_page(read_discovery(folder))
     return run_page(*read_records(folder))
 
