@@ -18,6 +18,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from symbayes.data.storage import from_json, parse_json, sync, write_synced
+from symbayes.errors import BusyError
 
 #: The seal: the sizes and digests of all files, and one digest over them.
 SEAL = "seal.json"
@@ -109,13 +110,12 @@ def read_folder(folder: Path, needed: Sequence[str], optional: Sequence[str] = (
         FileNotFoundError: If a file is missing.
         ValueError: If one is damaged, or not of those that were written together; without the name of the folder.
     """
-    seen: bytes | None = b""
     for _ in range(_TIMES):
-        before, seen = seen, _read(folder, SEAL, _LONGEST)
+        before = _stamp(folder)
         try:
-            return _read_all(folder, needed, optional, most, seen)
+            return _read_all(folder, needed, optional, most, _read(folder, SEAL, _LONGEST))
         except (FileNotFoundError, ValueError):
-            if seen == before:  # it is not being replaced
+            if _stamp(folder) == before:  # it was not replaced meanwhile
                 raise
             time.sleep(0.01)
     raise ValueError("its files are replaced all the time; wait until that is done")
@@ -168,6 +168,16 @@ def _place(folder: Path, name: str) -> Path | None:
     return None
 
 
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    """What tells one seal from another, even if they say the same."""
+    place = _place(folder, SEAL)
+    try:
+        found = None if place is None else place.stat()
+    except FileNotFoundError:  # moved meanwhile
+        return _stamp(folder)
+    return None if found is None else (found.st_ino, found.st_mtime_ns)
+
+
 def _read(folder: Path, name: str, most: int) -> bytes | None:
     """A file that holds; None if there is none."""
     for _ in range(_TIMES):
@@ -215,7 +225,7 @@ def locked(path: Path, refusal: str | None = None) -> Iterator[None]:
         refusal: What to say if another process has the lock; this one waits when None.
 
     Raises:
-        RuntimeError: With that.
+        BusyError: With that.
     """
     if sys.platform == "win32":
         yield
@@ -228,7 +238,7 @@ def locked(path: Path, refusal: str | None = None) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if refusal is None else fcntl.LOCK_NB))
             except BlockingIOError as error:
-                raise RuntimeError(refusal) from error
+                raise BusyError(refusal) from error
             if not _is_open(file, path):  # who held it has removed it
                 continue
             try:

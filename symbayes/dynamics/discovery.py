@@ -229,6 +229,7 @@ class Discovery:
             rollout=self._long_rollout(),
             history=self.history,
             errors={"held out": {**self.evaluate(held)}},
+            is_partial=self.result.is_partial,
         )
 
     @property
@@ -338,7 +339,8 @@ class Discovery:
 
     def __str__(self) -> str:
         title = headline(self._title, self.quantities, followed_words(len(self.held_out), self._followed))
-        return "\n".join([title, *(f"  {quantity}" for quantity in self.quantities)])
+        partial = ["  partial: training was stopped before its end"] if self.result.is_partial else []
+        return "\n".join([title, *partial, *(f"  {quantity}" for quantity in self.quantities)])
 
     @cached_property
     def _drawn(self) -> Weights:

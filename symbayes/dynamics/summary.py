@@ -156,6 +156,8 @@ class DiscoverySummary:
     history: tuple[DiscoveryRecord, ...]
     #: Mean squared errors a step ahead, by set of data and way to predict.
     errors: dict[str, dict[str, float | None]]
+    #: Whether training was stopped before its end.
+    is_partial: bool = False
 
     @property
     def given(self) -> str:

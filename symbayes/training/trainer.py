@@ -332,6 +332,13 @@ class Trainer(ABC, Generic[S]):
         """Whether there is no epoch left."""
         return state.epoch >= self.schedule.epochs
 
+    def conclude(self, state: S) -> EvidenceRecord | None:
+        """The evidence of what there is, where training is stopped before its end; None if it cannot be told.
+
+        The state may be changed: what was only being tried is taken back.
+        """
+        return None
+
     @abstractmethod
     def finish(self, state: S) -> Callable[[], Posterior]:
         """After the last epoch: what gives the posterior, of the weights as they are now."""

@@ -125,9 +125,7 @@ def test_a_result_of_another_version_is_refused_with_what_to_do(results, tmp_pat
     results[0].save(tmp_path)
     summary = json.loads((tmp_path / SUMMARY).read_text()) | {"format": 9}
     rewritten(tmp_path, SUMMARY, json.dumps(summary).encode())
-    with pytest.raises(
-        ValueError, match=r"has format 9; this version reads formats 1 and 2. Read it by the version of"
-    ):
+    with pytest.raises(ValueError, match=r"has format 9; this version reads formats 1 and 2. Read it by the version of"):
         loaded(tmp_path)
 
 
