@@ -407,6 +407,8 @@ def _parse(contents: Contents, folder: Path) -> tuple[dict[str, Tensor], dict[st
         if content["format"] != FORMAT:
             raise ValueError(f"it has format {content['format']}; this version reads format {FORMAT}")
         for name, strides in content["strides"].items():
+            if sum((size - 1) * step for size, step in zip(tensors[name].shape, strides, strict=True)) >= tensors[name].numel():
+                raise ValueError(f"the strides of {name} must be those of as many numbers as it has")  # before allocation
             tensors[name] = torch.empty_strided(tensors[name].shape, strides, dtype=tensors[name].dtype).copy_(tensors[name])
         return tensors, dict(content["numbers"]), dict(content["settings"])
     except (SafetensorError, RuntimeError, *DAMAGE) as error:
