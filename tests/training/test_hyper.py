@@ -48,7 +48,8 @@ def test_a_precision_goes_to_the_sums_over_all_tensors_of_its_group(kind, genera
     """δ = Σ γ / Σ ‖θ‖², with γ = p − δ tr (H + δI)⁻¹ of each tensor from its own dense block."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     data = TensorSource(torch.randn(40, 3, generator=generator, dtype=torch.float64), torch.arange(40) % 2, torch.device("cpu"))
-    named, prior = dict(model.named_parameters()), kind(model, 0.7).double()
+    named = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    prior = kind(model, 0.7).double()
     before = prior.precisions()["0.weight"].item()
     curvature = Kfac().curvature(model, data, Categorical())
     gamma = {}
