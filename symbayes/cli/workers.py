@@ -3,11 +3,12 @@
 import os
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Generic, TypeVar
@@ -103,6 +104,7 @@ def _alone(pipe: Connection, work: Callable[..., Any], arguments: tuple[Any, ...
     """A task, in its process."""
     if sys.platform != "win32":
         os.setpgrp()  # Ctrl-C in a terminal comes to the first process alone, which passes it on, once
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     try:
         answer: tuple[Any, ...] = ("ended", work(lambda what: pipe.send(("told", what)), *arguments), None)
@@ -111,6 +113,14 @@ def _alone(pipe: Connection, work: Callable[..., Any], arguments: tuple[Any, ...
     except Exception as error:
         answer = ("ended", None, error)
     pipe.send(answer)
+
+
+def _end_with_parent() -> None:
+    """Do not outlive the first process, which nobody would hear from any more."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _died(process: SpawnProcess) -> DiedError:

@@ -4,6 +4,8 @@ import os
 import signal
 import threading
 import time
+from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +57,28 @@ def test_ctrl_c_asks_those_at_work_to_end_and_begins_no_other(tmp_path):
     assert len(left) == 2  # the other never began
     with pytest.raises(ProcessLookupError):
         os.kill(int(left[0]), 0)
+
+
+def lead(folder):
+    """A process that has a worker."""
+    list(run_apart(work, {"a": ("waits", folder)}, jobs=1))
+
+
+def test_a_worker_does_not_outlive_the_first_process(tmp_path):
+    first = get_context("spawn").Process(target=lead, args=(tmp_path,))
+    first.start()
+    while not list(tmp_path.iterdir()):
+        time.sleep(0.05)
+    worker = int(next(tmp_path.iterdir()).name)
+    os.kill(worker, 0)
+    first.kill()
+    first.join()
+    for _ in range(100):
+        try:
+            os.kill(worker, 0)
+        except ProcessLookupError:
+            return
+        if Path(f"/proc/{worker}/stat").exists() and ") Z " in Path(f"/proc/{worker}/stat").read_text():
+            return  # it is dead, and nobody has asked for its exit code
+        time.sleep(0.05)
+    pytest.fail("the worker lives on")
