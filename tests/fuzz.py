@@ -1,9 +1,9 @@
 """Fuzz every reader: `python -m tests.fuzz [READER …] [--count N] [--seed S]`.
 
-A reader is given files that were damaged at random, by bytes or, where they are JSON, by values. It must read them, or refuse them
-by a ValueError or an OSError with a sentence; and take no more time and memory than is said here. What does anything else is
-written to `tests/files/corpus`, and is tried first in every run. A reader is in a process of its own, so that one that crashes is
-seen, too.
+A reader is given files that were damaged at random, by bytes or, where they are JSON, by values. It must read them, or refuse
+them by a ValueError or an OSError with a sentence, and take no more time and memory than is said here. An input with which it
+does anything else is left in `tests/files/corpus`, and tried first in every run. Each reader has a process of its own, so that
+one that crashes is seen, too.
 """
 
 import argparse
@@ -249,8 +249,8 @@ READERS: dict[str, Reader] = {
 
 #: What stands in JSON instead of a value.
 ODD: list[Any] = [
-    None, True, False, 0, -1, 1, 2**31, 2**63, 10**18, 10**400, 0.5, -0.0, 1e-320, 1e308, math.inf, -math.inf, math.nan, "", "a",
-    "<b>&", "../../etc/passwd", "\u0000", "\ud800", [], {}, [[]], [None], {"": 1}, [1, 2, 3], "0", [0.5], {"weight": 1.0},
+    None, True, False, 0, -1, 1, 2**31, 2**63, 10**18, 10**400, 0.5, -0.0, 1e-320, 1e308, math.inf, -math.inf, math.nan, "",
+    "a", "<b>&", "../../etc/passwd", "\u0000", "\ud800", [], {}, [[]], [None], {"": 1}, [1, 2, 3], "0", [0.5], {"weight": 1.0},
 ]  # fmt: skip
 #: What stands in a file instead of four bytes.
 EXTREME = [0, 1, 2, 127, 128, 255, 256, 2**15, 2**16, 2**24, 2**31 - 1, 2**31, 2**32 - 1]

@@ -44,9 +44,8 @@ def fitted(seed: int, checkpoint: Path | None = None) -> sb.Result:
     task = sb.load("quadrant-digits")
     model = sb.allconv(task, ("factored", "conv"), 1, generator=torch.Generator().manual_seed(seed))
     few = task.train[0][:96], task.train[1][:96]
-    return sb.fit(
-        model, few, epochs=EPOCHS, seed=seed, progress=False, checkpoint=checkpoint, checkpoint_every=0.0, resume=bool(checkpoint)
-    )
+    kept = {"checkpoint": checkpoint, "checkpoint_every": 0.0, "resume": checkpoint is not None}
+    return sb.fit(model, few, epochs=EPOCHS, seed=seed, progress=False, **kept)
 
 
 def contents(folder: Path) -> dict[str, Any]:
