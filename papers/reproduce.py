@@ -165,8 +165,8 @@ def _attempt(
 ) -> Figures | str:
     """A row, unless another process has finished it meanwhile; if it fails others go on, and why is left in its folder."""
     paper, folder = PAPERS[what], run_folder(out, row)
-    folder.mkdir(parents=True, exist_ok=True)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / RUNNING, BUSY):
             return _attempt_alone(paper, what, row, options, data, out, stamp, resume)
     except BusyError as error:

@@ -84,15 +84,16 @@ def discover(
             summary = found.save(out)
             write_page(out / RUN)
             write_page(out)
-        if found.result.is_partial:
-            raise stopped(out)
-        remove_folder(checkpoint)
+        if not found.result.is_partial:
+            remove_folder(checkpoint)
     table = discovery_table(summary)
     if table.rows:
         console.print(paper_table(summary.headline(), table))
     console.print(f"{table.legend} {table.note}".strip(), highlight=False)
     terms = ", ".join(f"{name} {value:.3f}" for name, value in found.evidence.items())
     console.print(f"per pair of states, in nats: {terms}; {found.seconds:.0f} s of training", highlight=False)
+    if found.result.is_partial:
+        raise stopped(out)
     console.print(f"The page: {out / PAGE}", highlight=False)
 
 

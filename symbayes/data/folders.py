@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -239,6 +240,10 @@ def locked(path: Path, refusal: str | None = None) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if refusal is None else fcntl.LOCK_NB))
             except BlockingIOError as error:
                 raise BusyError(refusal) from error
+            except OSError as error:  # as of some disks of a network
+                warnings.warn(
+                    f"{path.parent} cannot be locked ({error}). See that no other process writes there.", stacklevel=3
+                )
             if not _is_open(file, path):  # who held it has removed it
                 continue
             try:

@@ -6,9 +6,11 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Generic
 
@@ -74,6 +76,8 @@ class _About:
     format: int
     problem: dict[str, str]
     beside: dict[str, dict[str, Any]]
+    #: Of torch, which sums are rounded by.
+    threads: int
 
 
 class Kept(Generic[S]):
@@ -113,6 +117,13 @@ class Kept(Generic[S]):
                     f"The training in {folder} must go on with the {name} it began with, {before}; got {now}. Give the same, "
                     "or name another folder for a new training."
                 )
+        if about.threads != torch.get_num_threads():
+            warnings.warn(
+                f"The training in {folder} began with {about.threads} threads of torch and goes on with "
+                f"{torch.get_num_threads()}, so that sums are rounded otherwise. For the same numbers use as many: "
+                f"torch.set_num_threads({about.threads}).",
+                stacklevel=2,
+            )
         state = self.trainer.parse(contents, folder)
         if len(history) != state.epoch or about.beside.keys() != self.beside.keys():
             raise damaged_state(folder, ValueError("its records are not those of its state"))
@@ -128,6 +139,7 @@ class Kept(Generic[S]):
             "format": FORMAT,
             "problem": self._problem,
             "beside": {name: part.state_dict() for name, part in self.beside.items()},
+            "threads": torch.get_num_threads(),
         }
         files = {HISTORY: write_history(history), PROBLEM: json.dumps(about, indent=1)}
         write_folder(self.at.folder, self.trainer.files(state) | files)
@@ -152,11 +164,19 @@ def describe(problem: Problem, seed: int) -> dict[str, str]:
         "seed": str(seed),
         "device": weight.device.type,
         "version of torch": torch.__version__,
+        "version of symbayes": _version(),
     }
     if isinstance(data, TensorSource):
         found["data"] = f"{data.size} data {_digest(_bytes(data.inputs), _bytes(data.targets))}"
         found["augmentation"] = "none" if data.augment is None else _words(data.augment)
     return found
+
+
+def _version() -> str:
+    try:
+        return version("symbayes")
+    except PackageNotFoundError:  # run from a checkout
+        return "unknown"
 
 
 def _words(value: object) -> str:

@@ -18,11 +18,11 @@ def deterministic_algorithms(device: torch.device) -> Iterator[None]:
         device: Where to compute.
 
     Raises:
-        RuntimeError: On a GPU, if cuBLAS may choose its workspaces, which it is told before Python starts; and later from
-            torch, if something has no such algorithm.
+        ValueError: On a GPU, if cuBLAS may choose its workspaces, which it is told before Python starts.
+        RuntimeError: Later, from torch, if something has no such algorithm.
     """
     if device.type == "cuda" and os.environ.get(_VARIABLE) not in _FIXED:
-        raise RuntimeError(
+        raise ValueError(
             f"For deterministic=True on a GPU, the environment must have {_VARIABLE}={_FIXED[0]} (or {_FIXED[1]}) before "
             f"Python starts, or products of matrices are not deterministic; got {os.environ.get(_VARIABLE, 'none')}."
         )

@@ -178,7 +178,7 @@ def fit(
         ValueError: If epochs are given twice, or parts do not fit together; `Problem.check` says more.
         NotFiniteError: If numbers are not finite, or training diverges.
         BusyError: If another process trains in the folder of the checkpoint.
-        RuntimeError: If algorithms are to be deterministic, and some are not.
+        RuntimeError: If algorithms are to be deterministic, and torch has none for something.
     """
     if epochs is not None and schedule is not None:
         raise ValueError(

@@ -1,5 +1,6 @@
 """Folders that are replaced as a whole: killed at any moment, they hold the earlier files or the new ones."""
 
+import fcntl
 import os
 import stat
 import threading
@@ -169,6 +170,16 @@ def test_a_lock_is_refused_or_waited_for(tmp_path):
     waiting.join()
     assert order == ["first", "second"]
     assert not path.exists()
+
+
+def test_a_disk_without_locks_is_warned_of(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with pytest.warns(UserWarning, match=r"cannot be locked \(.*No locks available\)\. See that no other process writes there"):
+        write_folder(tmp_path, OLD)
+    assert seen(tmp_path) == OLD
 
 
 def test_files_are_on_the_disk_before_they_are_renamed(tmp_path, monkeypatch):

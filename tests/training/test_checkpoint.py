@@ -205,6 +205,14 @@ def test_a_checkpoint_of_another_version_or_damaged_is_refused(begun, monkeypatc
         again(begun)
 
 
+def test_other_threads_are_warned_of(begun):
+    raw = json.loads((begun / PROBLEM).read_text())
+    (begun / PROBLEM).write_text(json.dumps(raw | {"threads": 64}))
+    reseal(begun)
+    with pytest.warns(UserWarning, match=r"began with 64 threads of torch and goes on with 1, .*torch\.set_num_threads\(64\)"):
+        again(begun)
+
+
 def test_what_cannot_be_kept_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"To resume, training must be kept somewhere: give checkpoint=folder"):
         again(None)
@@ -341,7 +349,7 @@ def test_algorithms_are_deterministic_within_a_fit_and_as_before_afterwards(warn
 def test_a_gpu_must_be_told_before_python_starts(monkeypatch):
     monkeypatch.delitem(os.environ, "CUBLAS_WORKSPACE_CONFIG", raising=False)
     with (
-        pytest.raises(RuntimeError, match=r"must have CUBLAS_WORKSPACE_CONFIG=:4096:8 .* before Python starts"),
+        pytest.raises(ValueError, match=r"must have CUBLAS_WORKSPACE_CONFIG=:4096:8 .* before Python starts"),
         deterministic_algorithms(torch.device("cuda")),
     ):
         pass
