@@ -154,6 +154,21 @@ def test_what_is_read_while_it_is_replaced_is_of_one_time(tmp_path):
     assert not mixed
 
 
+def test_what_several_write_at_once_is_of_one_of_them(tmp_path):
+    def write(which):
+        for _ in range(8):
+            write_folder(tmp_path, {name: f"{which} {name}" for name in NAMES})
+
+    writers = [threading.Thread(target=write, args=(which,)) for which in range(4)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        if holds(tmp_path, SEAL):
+            assert len({content.split()[0] for content in seen(tmp_path).values()}) == 1
+    assert len({content.split()[0] for content in seen(tmp_path).values()}) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "in", SEAL]
+
+
 def test_a_lock_is_refused_or_waited_for(tmp_path):
     path, order = tmp_path / "lock", []
 
