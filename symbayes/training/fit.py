@@ -311,8 +311,10 @@ def learn(
             each_epoch(history[-1])
             # What is done is not kept: to go through the last epochs again gives the same, and the same posterior.
             if kept is not None and not trainer.is_done(state):
-                kept.offer(state, history, now=stops())
+                kept.offer(state, history)
         is_partial = not trainer.is_done(state)
+        if kept is not None and is_partial:
+            kept.offer(state, history, now=True)
         with without_autocast(), trusted(model):
             if is_partial:
                 history[-1] = _conclude(trainer, state, history[-1])
