@@ -391,6 +391,10 @@ class Trainer(ABC, Generic[S]):
                 raise ValueError(f"Training must go on with the {name} it began with, {given.get(name)}; got {own}.")
         state = self.init(torch.Generator())
         state.load_state_dict({**numbers, **tensors})
+        for part in (self.problem.model, self.problem.prior, self.problem.likelihood):
+            for name, parameter in part.named_parameters():
+                if not parameter.isfinite().all():
+                    raise damaged_state(folder, ValueError(f"{name} must be finite"))
         return state
 
 

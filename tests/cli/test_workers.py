@@ -29,14 +29,13 @@ def work(tell, what, folder=None):
 
 
 def test_a_process_that_dies_costs_its_task():
-    news = list(run_apart(work, {name: (name,) for name in ("a", "dies", "fails", "b")}, jobs=2))
+    news = list(run_apart(work, {name: (name,) for name in ("dies", "fails", "a")}, jobs=2))
     ended = {one.task: one for one in news if isinstance(one, Ended)}
     assert {one.task for one in news if isinstance(one, Told) and one.what == "begun"} == set(ended)
     assert isinstance(ended["dies"].error, DiedError)
     assert "exit code -9" in str(ended["dies"].error)
     assert isinstance(ended["fails"].error, KeyError)
-    assert os.getpid() not in {ended["a"].value, ended["b"].value}
-    assert ended["a"].value != ended["b"].value
+    assert ended["a"].value not in (None, os.getpid())
 
 
 def test_ctrl_c_asks_those_at_work_to_end_and_begins_no_other(tmp_path):

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -14,7 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import symbayes as sb
+from symbayes.data.folders import locked
 from symbayes.data.transform import FlipCrop
+from symbayes.errors import BusyError
 from symbayes.report.runs import make_page
 from symbayes.training.by_curvature import CurvatureTrainer
 from symbayes.training.checkpoint import PROBLEM, Checkpoint
@@ -48,7 +48,6 @@ def relaxed():
 #: Networks, data and settings, with everything that a state may have.
 CASES = {
     "search": (relaxed, DATA, {"objective": SEARCH, "optimiser": Optimiser(2, 3, eigenbasis=2)}),
-    "preset": (relaxed, DATA, {}),
     "map": (network, DATA, {"objective": sb.Map(), "augment": FlipCrop(1)}),
     "elbo": (network, DATA, {"objective": sb.Elbo(samples=2, final_samples=4)}),
     "noise": (lambda: network(2), VALUES, {"likelihood": lambda: sb.Gaussian(0.5, 2)}),
@@ -236,21 +235,13 @@ def test_checkpoints_are_written_when_it_is_time(tmp_path, monkeypatch):
     assert seen == [75.0, 150.0, 225.0]  # not at the end, which is the result's to keep
 
 
-def test_two_processes_do_not_train_in_one_folder(tmp_path):
-    holder = (
-        "import sys, time; from pathlib import Path; from symbayes.data.folders import locked\n"
-        "with locked(Path(sys.argv[1]) / '.running'):\n print('here', flush=True); time.sleep(60)"
-    )
-    other = subprocess.Popen([sys.executable, "-c", holder, str(tmp_path)], stdout=subprocess.PIPE)
-    try:
-        assert other.stdout.readline() == b"here\n"
-        with pytest.raises(RuntimeError, match=r"Another process is training in .* Wait until it ends, or name another folder"):
-            again(tmp_path)
-    finally:
-        other.kill()
-        other.wait()
-        other.stdout.close()
-    assert len(again(tmp_path).history) == EPOCHS  # a lock ends with its process
+def test_two_do_not_train_in_one_folder(tmp_path):
+    with (
+        locked(tmp_path / ".running"),
+        pytest.raises(BusyError, match=r"Another process is training in .* Wait until it ends, or name another folder"),
+    ):
+        again(tmp_path)
+    assert len(again(tmp_path).history) == EPOCHS
 
 
 def interrupted_at(monkeypatch, epoch, times=1):
