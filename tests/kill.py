@@ -138,7 +138,7 @@ def kill_papers(times: int, seed: int, folder: Path) -> dict[str, int]:
     draw, found = random.Random(seed), {"kills": 0, "resumes": 0, "runs": 0, "rows": 0, "unequal": 0}
     rows = ("--methods", "likelihood,elbo", "--versions", "plain", "--sizes", "200", "--starts", "small,turned")
     words = [sys.executable, "-m", "papers", "filters", *rows, "--samples", "4", "--epochs", "60", "--width", "8"]
-    words += ["--jobs", "2", "--checkpoint-every", "0", "--resume", "--out"]
+    words += ["--jobs", "2", "--checkpoint-every", "0", "--resume", "--commit", "that of all", "--out"]
 
     def table(out: Path) -> dict[str, Any]:
         read = {path.parent.name: json.loads(path.read_text()) for path in out.glob(f"*/{FIGURES}")}
