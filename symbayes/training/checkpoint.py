@@ -124,7 +124,7 @@ class Kept(Generic[S]):
                 f"torch.set_num_threads({about.threads}).",
                 stacklevel=2,
             )
-        state = self.trainer.parse(contents, folder)
+        state = self.trainer.parse(contents, folder, self.generator)  # others may draw from it afterwards
         if len(history) != state.epoch or about.beside.keys() != self.beside.keys():
             raise damaged_state(folder, ValueError("its records are not those of its state"))
         for name, part in self.beside.items():

@@ -383,13 +383,13 @@ class Trainer(ABC, Generic[S]):
             raise damaged_state(folder, error) from error
         return self.parse(contents, folder)
 
-    def parse(self, contents: Contents, folder: Path) -> S:
-        """A state from the files of a folder; as `load`."""
+    def parse(self, contents: Contents, folder: Path, generator: torch.Generator | None = None) -> S:
+        """A state from the files of a folder; as `load`. Training draws from the generator, which is put to where it was."""
         tensors, numbers, given = _parse(contents, folder)
         for name, own in self._settings.items():
             if given.get(name) != own:
                 raise ValueError(f"Training must go on with the {name} it began with, {given.get(name)}; got {own}.")
-        state = self.init(torch.Generator())
+        state = self.init(torch.Generator() if generator is None else generator)
         state.load_state_dict({**numbers, **tensors})
         for part in (self.problem.model, self.problem.prior, self.problem.likelihood):
             for name, parameter in part.named_parameters():

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import symbayes as sb
 from symbayes.data.folders import locked
+from symbayes.data.source import as_source
 from symbayes.data.transform import FlipCrop
 from symbayes.errors import BusyError
 from symbayes.report.runs import make_page
@@ -20,10 +21,11 @@ from symbayes.training.by_curvature import CurvatureTrainer
 from symbayes.training.checkpoint import PROBLEM, Checkpoint
 from symbayes.training.deterministic import deterministic_algorithms
 from symbayes.training.elbo import ElboTrainer
+from symbayes.training.fit import learn
 from symbayes.training.optimiser import Optimiser
 from symbayes.training.record import HISTORY
 from symbayes.training.scale import ScaleSearch
-from symbayes.training.trainer import TENSORS
+from symbayes.training.trainer import TENSORS, Problem
 from tests.damage import reseal
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -122,6 +124,27 @@ def test_training_that_is_killed_goes_on_to_the_same_numbers(case, tmp_path):
     resumed = fitted(case, checkpoint=tmp_path, resume=True)
     assert_same(resumed, straight)
     assert not resumed.is_partial
+
+
+@pytest.mark.parametrize("case", ["map", "elbo"])
+def test_what_is_drawn_after_training_is_the_same(case, tmp_path):
+    """As by rows of tables, whose figures are drawn from the generator of training."""
+    build, data, settings = CASES[case]
+
+    def drawn(checkpoint=None):
+        torch.manual_seed(4)
+        model = build()
+        problem = Problem(model, as_source(data, torch.device("cpu")), sb.Categorical(), sb.TensorwisePrior(model))
+        generator = torch.Generator().manual_seed(2)
+        learn(settings["objective"].trainer(problem, sb.Schedule(4, 8)), generator=generator, checkpoint=checkpoint)
+        return torch.randn(3, generator=generator)
+
+    straight = drawn()
+    with pytest.MonkeyPatch.context() as patch:
+        killed_after(patch, 2)
+        with pytest.raises(GoneError):
+            drawn(Checkpoint(tmp_path, 0.0))
+    assert torch.equal(drawn(Checkpoint(tmp_path, 0.0, resume=True)), straight)
 
 
 def test_a_discovery_goes_on_to_the_same_numbers(tmp_path):
