@@ -8,7 +8,7 @@ from papers.demos.command import demo
 from papers.figures.commands import estimators, gallery, illustrate, prune, ranks, starts, structure
 from papers.reproduce import reproduction
 from papers.tables import PAPERS
-from symbayes.cli.terminal import catch_divergence
+from symbayes.cli.terminal import catch_failures
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -21,9 +21,9 @@ def check() -> None:
 
 
 for name in PAPERS:
-    app.command(name)(catch_divergence(reproduction(name)))
+    app.command(name)(catch_failures(reproduction(name)))
 for command in (demo, estimators, starts, ranks, prune, structure, illustrate, gallery):
-    app.command()(catch_divergence(command))
+    app.command()(catch_failures(command))
 
 if __name__ == "__main__":
     app()

@@ -14,7 +14,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from papers.rows import Figures, Options, Paper, TextTable, accuracy_words, check_names, spread, whole_numbers
+from papers.rows import (
+    Figures,
+    Options,
+    Paper,
+    TextTable,
+    accuracy_words,
+    check_names,
+    keeping,
+    refuse_partial,
+    spread,
+    whole_numbers,
+)
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.task import Task
@@ -84,8 +95,15 @@ def rows(
     return (Row(task, v, size, m, seed) for v in versions for size in sizes for m in methods for seed in seeds)
 
 
-def run_row(row: Row, whole: Task, settings: Settings) -> dict[str, Any]:
-    """Train one row and evaluate it on the whole test set: figures in plain numbers."""
+def run_row(row: Row, whole: Task, settings: Settings, keep: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Train one row and evaluate it on the whole test set: figures in plain numbers.
+
+    Args:
+        row: Which.
+        whole: Its task, before it is transformed.
+        settings: Of the experiment.
+        keep: Where its training is kept, as `keeping` says it; nowhere when None.
+    """
     task = whole.transformed(**VERSIONS[row.version])
     task = task if row.size == len(task.train[0]) else task.subset(row.size, row.seed)
     generator = torch.Generator().manual_seed(row.seed)
@@ -109,7 +127,9 @@ def run_row(row: Row, whole: Task, settings: Settings) -> dict[str, Any]:
         schedule=schedule,
         seed=row.seed,
         progress=False,
+        **(keep or {}),
     )
+    refuse_partial(result)
     return {
         **asdict(row),
         **result.evaluate(task.test, by="plug-in"),
@@ -178,7 +198,8 @@ def _rows(lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
 
 def _run(row: Row, whole: Task, options: Options, folder: Path) -> Figures:
     width = options.width or Settings.width
-    return run_row(row, whole, Settings(options.samples or Settings.samples, options.epochs, width, options.device))
+    settings = Settings(options.samples or Settings.samples, options.epochs, width, options.device)
+    return run_row(row, whole, settings, keeping(folder, options))
 
 
 PAPER = Paper(

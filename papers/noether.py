@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from papers.rows import Figures, Options, Paper, TextTable, check_names, whole_numbers
+from papers.rows import Figures, Options, Paper, TextTable, check_names, keeping, refuse_partial, whole_numbers
 from symbayes.dynamics.discover import discover
 from symbayes.dynamics.discovery import Discovery
 from symbayes.dynamics.observables import Quadratics, euclidean, unitary
@@ -114,9 +114,23 @@ def rows(lists: Mapping[str, Sequence[str]]) -> Iterator[Row]:
 
 
 def learn(
-    row: Row, search: Search, device: str = "cpu", each_epoch: Callable[[Record], None] = lambda record: None
+    row: Row,
+    search: Search,
+    device: str = "cpu",
+    each_epoch: Callable[[Record], None] = lambda record: None,
+    folder: Path | None = None,
+    options: Options | None = None,
 ) -> Discovery:
-    """Learn one model from the data of its setting; conserved quantities are checked on the test set."""
+    """Learn one model from the data of its setting; conserved quantities are checked on the test set.
+
+    Args:
+        row: Which.
+        search: How.
+        device: Where to compute.
+        each_epoch: Called with what training says.
+        folder: Where it is kept; nowhere when None.
+        options: Which say how often.
+    """
     system, setting = by_name(row.system), SETTINGS[row.system]
     train = simulate(
         system,
@@ -143,8 +157,12 @@ def learn(
     if setting.first:
         usual = Search()
         plain = replace(search, updates=setting.first, learning_rate=usual.learning_rate, annealing=usual.annealing)
-        begin = from_data(symmetry="none", search=plain)
-    return from_data(symmetry=symmetries[row.method], search=search, begin=begin, each_epoch=each_epoch)
+        begin = from_data(symmetry="none", search=plain, **keeping(folder, options, "first"))
+        refuse_partial(begin.result)
+    last = keeping(folder, options, "last")
+    found = from_data(symmetry=symmetries[row.method], search=search, begin=begin, each_epoch=each_epoch, **last)
+    refuse_partial(found.result)
+    return found
 
 
 @cache
@@ -160,7 +178,8 @@ def run(row: Row, _: None, options: Options, folder: Path) -> Figures:
     """One run, as figures."""
     usual = SETTINGS[row.system].search
     search = replace(usual, samples=options.samples or usual.samples, width=options.width or usual.width)
-    return figures(row, learn(row, lasting(search, row, options.epochs), options.device))
+    found = learn(row, lasting(search, row, options.epochs), options.device, folder=folder, options=options)
+    return figures(row, found)
 
 
 def lasting(search: Search, row: Row, epochs: int | None) -> Search:

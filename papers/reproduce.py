@@ -3,10 +3,7 @@
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import fields, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,9 +19,15 @@ from papers.data import check_files
 from papers.rows import Figures, Options, Paper, TextTable
 from papers.runs import FAILED, differences, read_run, run_folder
 from papers.tables import PAPERS, assemble, collect, perform
-from symbayes.cli.terminal import check_folder, console, writing
+from symbayes.cli.terminal import INTERRUPTED, check_folder, console, writing
+from symbayes.cli.workers import Ended, run_apart
+from symbayes.data.folders import locked
 from symbayes.data.storage import DAMAGE, error_words
 from symbayes.dynamics.discover import check_device
+from symbayes.errors import BusyError
+
+#: The lock of a row, and what is said of one that another process has.
+RUNNING, BUSY = ".running", "another process is at work on it; it is left to that"
 
 
 def reproduction(what: str) -> Callable[..., None]:
@@ -46,7 +49,12 @@ def reproduction(what: str) -> Callable[..., None]:
         width: Annotated[int | None, typer.Option(help="Of the network, if not as usual.", min=1)] = None,
         device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
         jobs: Annotated[int, typer.Option(help="Rows at once, each in a process.", min=1)] = 1,
-        resume: Annotated[bool, typer.Option("--resume", help="Skip rows that are finished in the folder of runs.")] = False,
+        resume: Annotated[
+            bool, typer.Option("--resume", help="Skip rows that are finished in the folder of runs, and go on with others.")
+        ] = False,
+        checkpoint_every: Annotated[
+            float, typer.Option(help="Seconds from one checkpoint of a row to the next; 0 for all epochs.", min=0.0)
+        ] = 60.0,
         into: Annotated[
             Path | None,
             typer.Option("--collect", help="Run nothing; add the runs there are to results in this folder, such as docs."),
@@ -83,15 +91,19 @@ def reproduction(what: str) -> Callable[..., None]:
             "machine": provenance.machine(device) if machine is None else machine,
             "torch": torch.__version__,
         }
-        options = Options(samples, epochs, width, device, progress=jobs == 1)
+        options = Options(samples, epochs, width, device, progress=jobs == 1, checkpoint_every=checkpoint_every)
         failed = 0
         if resume:
             todo = [row for row in todo if not _is_finished(paper, row, out, options)]
         attempts = {row: (what, row, options, data, out, stamp, resume) for row in todo}
-        for index, (row, found) in enumerate(_perform(attempts, jobs), start=1):
-            failed += isinstance(found, str)
-            said = found if isinstance(found, str) else paper.words(found)
-            console.print(f"{index}/{len(todo)} {escape(_name(row))}: {escape(said)}", highlight=False, soft_wrap=True)
+        try:
+            for index, (row, found) in enumerate(_perform(attempts, jobs), start=1):
+                failed += isinstance(found, str) and found != BUSY
+                said = found if isinstance(found, str) else paper.words(found)
+                console.print(f"{index}/{len(todo)} {escape(_name(row))}: {escape(said)}", highlight=False, soft_wrap=True)
+        except KeyboardInterrupt as error:
+            console.print("Stopped; the same command with --resume goes on.", highlight=False, soft_wrap=True)
+            raise typer.Exit(INTERRUPTED) from error
         _show(paper, out, lambda: assemble(what, out))
         if failed:
             console.print(
@@ -139,13 +151,13 @@ def _perform(attempts: Mapping[Any, tuple[Any, ...]], jobs: int) -> Iterator[tup
             yield row, _attempt(*words)
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
-        futures = {pool.submit(_attempt, *words): row for row, words in attempts.items()}
-        for future in as_completed(futures):
-            try:
-                yield futures[future], future.result()
-            except BrokenProcessPool:
-                yield futures[future], "failed: a process was killed, perhaps for want of memory. Use fewer --jobs."
+    for news in run_apart(_attempt_apart, attempts, jobs, threads):
+        if isinstance(news, Ended):
+            yield news.task, news.value if news.error is None else f"failed: {news.error}"
+
+
+def _attempt_apart(tell: Callable[[Any], None], *words: Any) -> Figures | str:
+    return _attempt(*words)
 
 
 def _attempt(
@@ -154,13 +166,11 @@ def _attempt(
     """A row, unless another process has finished it meanwhile; if it fails others go on, and why is left in its folder."""
     paper, folder = PAPERS[what], run_folder(out, row)
     try:
-        found = read_run(folder, paper) if resume else None
-    except ValueError:
-        found = None
-    if found is not None and not differences(found, options, paper.settings(row, options)):
-        return found
-    try:
-        return perform(what, row, options, data, out, stamp)
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / RUNNING, BUSY):
+            return _attempt_alone(paper, what, row, options, data, out, stamp, resume)
+    except BusyError as error:
+        return str(error)
     except Exception as error:
         trouble = folder / FAILED
         try:
@@ -168,6 +178,19 @@ def _attempt(
         except OSError:  # there may be no such folder
             return f"failed: {error}"
         return f"failed: {error} ({trouble})"
+
+
+def _attempt_alone(
+    paper: Paper, what: str, row: Any, options: Options, data: Path | None, out: Path, stamp: Mapping[str, Any], resume: bool
+) -> Figures:
+    folder = run_folder(out, row)
+    try:
+        found = read_run(folder, paper) if resume else None
+    except ValueError:
+        found = None
+    if found is not None and not differences(found, options, paper.settings(row, options)):
+        return found
+    return perform(what, row, options, data, out, stamp, resume=resume)
 
 
 def _show(paper: Paper, out: Path, tabulate: Callable[[], tuple[list[Figures], list[Path], list[str]]]) -> None:

@@ -7,6 +7,8 @@ from statistics import mean, stdev
 from typing import Any, NotRequired, TypedDict
 
 from symbayes.data.storage import DAMAGE, check_form, error_words
+from symbayes.training.checkpoint import Checkpoint
+from symbayes.training.result import Result
 
 #: The figures of one run, in plain numbers.
 Figures = dict[str, Any]
@@ -31,6 +33,7 @@ class Options:
         width: Of the network.
         device: Where to compute.
         progress: Whether a run may say how far it is.
+        checkpoint_every: Seconds from one checkpoint of a run to the next.
     """
 
     samples: int | None = None
@@ -38,6 +41,7 @@ class Options:
     width: int | None = None
     device: str = "cpu"
     progress: bool = False
+    checkpoint_every: float = 60.0
 
     @property
     def asked(self) -> dict[str, int | None]:
@@ -133,6 +137,39 @@ class Paper:
             self.words(found)
         except DAMAGE as error:
             raise ValueError(error_words(error)) from error
+
+
+#: Where in the folder of a run its training is kept until it is finished.
+CHECKPOINT = "checkpoint"
+
+
+def kept(folder: Path | None, options: Options | None = None, part: str = "") -> Checkpoint | None:
+    """Where a run keeps its training, from where it goes on; None for one without a folder.
+
+    Args:
+        folder: Of the run.
+        options: Which say how often.
+        part: Of several trainings in a run.
+    """
+    every = Options().checkpoint_every if options is None else options.checkpoint_every
+    return None if folder is None else Checkpoint(folder / CHECKPOINT / part, every, resume=True)
+
+
+def keeping(folder: Path | None, options: Options | None = None, part: str = "") -> dict[str, Any]:
+    """The same for `fit` and `discover`."""
+    found = kept(folder, options, part)
+    return {} if found is None else {"checkpoint": found.folder, "checkpoint_every": found.every, "resume": found.resume}
+
+
+def refuse_partial(result: Result) -> Result:
+    """The result of a run, if it was not stopped.
+
+    Raises:
+        KeyboardInterrupt: If it was: a run is whole, or goes on later.
+    """
+    if result.is_partial:
+        raise KeyboardInterrupt
+    return result
 
 
 def accuracy_words(found: Figures) -> str:

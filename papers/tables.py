@@ -9,15 +9,18 @@ from papers import lila, noether
 from papers.data import load
 from papers.ella import table as ella_table
 from papers.filters.table import PAPER as FILTERS
-from papers.rows import Figures, Options, Paper
+from papers.rows import CHECKPOINT, Figures, Options, Paper
 from papers.runs import finish, merged, read_runs, run_folder, start, tabulated, write_table
+from symbayes.data.folders import remove_folder
 from symbayes.data.storage import write_together
 from symbayes.data.task import Task
 
 PAPERS: dict[str, Paper] = {**ella_table.PAPERS, "invariance": lila.PAPER, "filters": FILTERS, "conserved": noether.PAPER}
 
 
-def perform(what: str, row: Any, options: Options, data: Path | None, out: Path, stamp: Mapping[str, Any]) -> Figures:
+def perform(
+    what: str, row: Any, options: Options, data: Path | None, out: Path, stamp: Mapping[str, Any], *, resume: bool = False
+) -> Figures:
     """Run one row and leave its folder.
 
     Args:
@@ -27,12 +30,16 @@ def perform(what: str, row: Any, options: Options, data: Path | None, out: Path,
         data: The folder of data sets.
         out: The folder of runs.
         stamp: What is kept with the figures: the command, the commit, the machine.
+        resume: Whether to go on from where an earlier attempt was interrupted.
     """
     paper, folder = PAPERS[what], run_folder(out, row)
     start(folder)
+    if not resume:
+        remove_folder(folder / CHECKPOINT)
     whole = _load(row.task, data) if paper.reads_files else None
     found = {**paper.run(row, whole, options, folder), **stamp, "asked": options.asked}
     finish(folder, found)
+    remove_folder(folder / CHECKPOINT)
     return found
 
 

@@ -2,6 +2,15 @@
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
+
+from symbayes.data.folders import SEAL, seal
+
+
+def reseal(folder: Path) -> None:
+    """Seal a result as it is now: what is wrong with its files is then all that is wrong."""
+    kept = [path for path in folder.iterdir() if path.suffix in (".json", ".jsonl", ".safetensors") and path.name != SEAL]
+    (folder / SEAL).write_bytes(seal({path.name: path.read_bytes() for path in kept})[SEAL])
 
 
 def damaged(content: bytes, count: int, within: int | None = None) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from torch import nn
 
 from papers.ella.published import TABLE1, TABLE2, TABLE3, Printed
 from papers.ella.recipes import METHODS, Recipe, is_photographs, recipe
-from papers.rows import Figures, Options, check_names, whole_numbers
+from papers.rows import Figures, Options, check_names, keeping, refuse_partial, whole_numbers
 from symbayes.data.source import as_source
 from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
@@ -179,7 +179,9 @@ class Table:
             augment=FlipCrop() if chosen.augment else None,
             seed=row.seed,
             progress=options.progress,
+            **keeping(folder, options),
         )
+        refuse_partial(result)
         trained = {"trained": settings(chosen, width)["settings"]}
         asked = self.settings(row, options)
         return {**asdict(row), **figures(result, task), **asked, **trained, "weights": save(result, folder)}

@@ -8,8 +8,9 @@ The bound has several maxima in the extents. So there are several starts, little
 counts is the run of highest bound (`filter_table.py`); test data choose nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from papers import lila
-from papers.rows import Figures, Options, check_names, whole_numbers
+from papers.rows import Figures, Options, check_names, kept, refuse_partial, whole_numbers
 from symbayes.data.source import as_source
 from symbayes.data.task import Pair, Task
 from symbayes.groups.lie import LieGroup, affine2d
@@ -29,11 +30,12 @@ from symbayes.posterior.families import MeanField
 from symbayes.posterior.functional import outputs_under
 from symbayes.priors import TensorwisePrior
 from symbayes.training.by_curvature import Augerino
+from symbayes.training.checkpoint import Checkpoint
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import learn
 from symbayes.training.optimiser import PLAIN
 from symbayes.training.result import Result
-from symbayes.training.trainer import Objective, Problem, Schedule, train
+from symbayes.training.trainer import Objective, Problem, Schedule
 
 #: How images are transformed, by task and name. Digits are 8 × 8 in a field of 12 × 12, those of MNIST 20 × 20 in 28 × 28.
 VERSIONS: dict[str, dict[str, dict[str, Any]]] = {
@@ -148,8 +150,16 @@ def objective(method: str, settings: Settings) -> Objective:
     return Augerino(strength=0.0, extent_rate=_LIKELIHOOD_RATE)
 
 
-def run_row(row: Row, whole: Task, settings: Settings) -> Figures:
-    """Train one row and evaluate it on the whole test set: figures in plain numbers, with a few filters."""
+def run_row(row: Row, whole: Task, settings: Settings, folder: Path | None = None, options: Options | None = None) -> Figures:
+    """Train one row and evaluate it on the whole test set: figures in plain numbers, with a few filters.
+
+    Args:
+        row: Which.
+        whole: Its task, before it is transformed.
+        settings: Of the experiment.
+        folder: Where its training is kept; nowhere when None.
+        options: Which say how often.
+    """
     task = prepared(row, whole)
     generator = Generator().manual_seed(row.seed)
     device = torch.device(settings.device)
@@ -157,7 +167,7 @@ def run_row(row: Row, whole: Task, settings: Settings) -> Figures:
     prior = TensorwisePrior(model, 1.0 if row.method == "elbo" else _FLAT).to(device)
     problem = Problem(model, as_source(task.train, device), Categorical().to(device), prior)
     problem.check(settings.batch_size)
-    result = _train(problem, row.method, settings, generator)
+    result = _train(problem, row.method, settings, generator, partial(kept, folder, options))
     last = result.history[-1]
     found: Figures = {"plug_in_accuracy": _scores(model, _plug_in(model), task.test, device)["accuracy"]}
     if row.method == "elbo":
@@ -180,7 +190,9 @@ def run_row(row: Row, whole: Task, settings: Settings) -> Figures:
     }
 
 
-def _train(problem: Problem, method: str, settings: Settings, generator: Generator) -> Result:
+def _train(
+    problem: Problem, method: str, settings: Settings, generator: Generator, keep: Callable[[str], Checkpoint | None]
+) -> Result:
     """What training gives.
 
     Likelihood is maximised in the weights first, with extents at rest as long as the bound has them so: while nothing fits yet
@@ -192,12 +204,13 @@ def _train(problem: Problem, method: str, settings: Settings, generator: Generat
         resting = round(settings.warm_up * epochs)
         for extent in extents:
             extent.requires_grad_(False)
-        for _ in train(problem, maximised, settings.schedule(max(1, resting)), PLAIN, generator=generator):
-            pass
+        first = maximised.trainer(problem, settings.schedule(max(1, resting)), PLAIN)
+        refuse_partial(learn(first, generator=generator, checkpoint=keep("first"), stoppable=True))
         for extent in extents:
             extent.requires_grad_(True)
         epochs = max(1, epochs - resting)
-    return learn(maximised.trainer(problem, settings.schedule(epochs), PLAIN), generator=generator)
+    trainer = maximised.trainer(problem, settings.schedule(epochs), PLAIN)
+    return refuse_partial(learn(trainer, generator=generator, checkpoint=keep("last"), stoppable=True))
 
 
 def _plug_in(model: nn.Module) -> dict[str, Tensor]:
@@ -258,7 +271,7 @@ def settings_of(row: Row, options: Options) -> Settings:
 
 def run(row: Row, whole: Task, options: Options, folder: Path) -> Figures:
     """`run_row` with these settings."""
-    return run_row(row, whole, settings_of(row, options))
+    return run_row(row, whole, settings_of(row, options), folder, options)
 
 
 _LISTS = {

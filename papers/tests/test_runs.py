@@ -1,8 +1,8 @@
 """Run folders: what is finished, damaged or missing, and tables assembled from what is there."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +15,14 @@ from papers import tables as papers
 from papers.__main__ import app
 from papers.ella import rows as ella
 from papers.filters import rows as filter_vi
+from papers.filters.rows import LISTS
 from papers.reproduce import print_table
 from papers.rows import Options, TextTable, spread
 from papers.runs import FIGURES, differences, finish, merged, read_run, read_runs, run_folder, start
 from papers.tables import PAPERS, assemble, collect, results_page
+from symbayes.data.folders import locked
+from symbayes.training.by_curvature import CurvatureTrainer
+from symbayes.training.elbo import ElboTrainer
 from symbayes.training.trainer import Schedule
 from tests.damage import damaged
 
@@ -104,19 +108,65 @@ def test_rows_that_are_named_twice_are_run_once(out):
     assert result.output.count("finished before") == 1
 
 
-def test_a_process_that_is_killed_fails_its_rows_and_no_more(monkeypatch):
-    class Broken(ThreadPoolExecutor):
-        def __init__(self, jobs, *_):
-            super().__init__(jobs)
+def fragile(tell, what, row):
+    """A row that ends its process, or does not."""
+    if row == "dead":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"row": row}
 
-    def killed(row):
-        raise BrokenProcessPool("A process in the process pool was terminated abruptly")
 
-    monkeypatch.setattr(reproduce, "ProcessPoolExecutor", Broken)
-    monkeypatch.setattr(reproduce, "_attempt", killed)
-    found = dict(reproduce._perform({"a": ("a",), "b": ("b",)}, jobs=2))
-    assert set(found) == {"a", "b"}
-    assert "Use fewer --jobs" in found["a"]
+def test_a_process_that_is_killed_fails_its_row_and_no_more(monkeypatch):
+    monkeypatch.setattr(reproduce, "_attempt_apart", fragile)
+    found = dict(reproduce._perform({name: ("filters", name) for name in ("a", "dead", "b")}, jobs=2))
+    assert found["a"] == {"row": "a"}
+    assert found["b"] == {"row": "b"}
+    assert "failed: its process was killed (exit code -9)" in found["dead"]
+
+
+def test_rows_that_another_process_is_at_work_on_are_left_to_it(tmp_path):
+    lists = LISTS | {"sizes": "30", "methods": "likelihood", "versions": "plain", "starts": "small"}
+    row = next(filter_vi.rows({name: words.split(",") for name, words in lists.items()}))
+    folder = run_folder(tmp_path, row)
+    folder.mkdir(parents=True)
+    with locked(folder / reproduce.RUNNING):
+        result = invoke(*SHORT, "--out", tmp_path, "--resume")
+    assert result.exit_code == 0, result.output
+    assert "another process is at work on it; it is left to that" in result.output
+    assert not (folder / FIGURES).exists()
+    assert len(read_runs(tmp_path, papers.PAPERS["filters"]).figures) == 1
+
+
+@pytest.mark.parametrize("what", ["filters", "conserved"])
+def test_a_row_that_is_interrupted_goes_on_to_the_same_figures(what, tmp_path, monkeypatch):
+    words = {
+        "filters": (*SHORT[:-1], "small"),
+        "conserved": ("conserved", "--task", "oscillator", "--methods", "learned", "--sizes", "2", "--width", "2"),
+    }[what]
+    words = (*(word for word in words if word not in ("--epochs", "1")), "--epochs", "6", "--checkpoint-every", "0")
+
+    def figures(out):
+        found = read_runs(out, papers.PAPERS[what]).figures
+        return [{name: value for name, value in row.items() if name not in ("seconds", "command")} for row in found]
+
+    assert invoke(*words, "--out", tmp_path / "straight").exit_code == 0
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (CurvatureTrainer, ElboTrainer):
+
+            def interrupted(self, state, real=kind.epoch):
+                if state.epoch == 2:
+                    signal.raise_signal(signal.SIGINT)
+                return real(self, state)
+
+            patch.setattr(kind, "epoch", interrupted)
+        with pytest.warns(UserWarning, match="the result is partial"):
+            result = invoke(*words, "--out", tmp_path / "stopped")
+    assert result.exit_code == 130, result.output
+    assert "Stopped; the same command with --resume goes on." in result.output
+    assert figures(tmp_path / "stopped") == []
+    result = invoke(*words, "--out", tmp_path / "stopped", "--resume")
+    assert result.exit_code == 0, result.output
+    assert figures(tmp_path / "stopped") == figures(tmp_path / "straight") != []
+    assert not list((tmp_path / "stopped").glob("*/checkpoint"))
 
 
 def test_a_folder_of_runs_that_is_none_is_refused(tmp_path):

@@ -11,7 +11,7 @@ import symbayes
 from symbayes.cli.demo import demo
 from symbayes.cli.discover import discover
 from symbayes.cli.fit import fit, report
-from symbayes.cli.terminal import catch_divergence, check_folder, console
+from symbayes.cli.terminal import catch_failures, check_folder, console
 from symbayes.data.files import download as fetch
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -41,7 +41,7 @@ def download(
 
 
 for command in (demo, fit, discover, report, download):
-    app.command()(catch_divergence(command))
+    app.command()(catch_failures(command))
 
 
 def _say_version(asked: bool) -> bool:

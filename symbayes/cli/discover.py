@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from symbayes.cli.terminal import check_folder, console, paper_table, writing
+from symbayes.cli.terminal import console, paper_table, run_folder, stopped, writing
+from symbayes.data.folders import remove_folder
 from symbayes.dynamics.discover import check_device
 from symbayes.dynamics.discover import discover as discover_in
 from symbayes.dynamics.discovery import RUN
@@ -44,6 +45,13 @@ def discover(
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="For simulation, initial weights and draws.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result that is in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted in the folder.")] = False,
+    checkpoint_every: Annotated[
+        float, typer.Option(help="Seconds from one checkpoint to the next, each after an epoch; 0 for all.", min=0.0)
+    ] = 60.0,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="On a GPU, the same numbers every time; slower.")
+    ] = False,
 ) -> None:
     """Find the energy, the conserved quantities and the symmetries of a system, from its trajectories alone."""
     if integrator not in INTEGRATORS:
@@ -52,29 +60,40 @@ def discover(
     try:
         check_device(device)
         data, system = _read(what, step, trajectories, steps, noise, seed)
-        check_folder(out, holds=(DISCOVERY, PAGE, RUN), overwrite=overwrite)
-        found = discover_in(
-            data,
-            symmetry=symmetry,
-            noise=noise,
-            search=search,
-            held_out=held_out,
-            system=system,
-            device=device,
-            seed=seed,
-        )
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
-    with writing(out):
-        summary = found.save(out)
-        write_page(out / RUN)
-        write_page(out)
+    with run_folder(out, holds=(DISCOVERY, PAGE, RUN), overwrite=overwrite, resume=resume) as checkpoint:
+        try:
+            found = discover_in(
+                data,
+                symmetry=symmetry,
+                noise=noise,
+                search=search,
+                held_out=held_out,
+                system=system,
+                device=device,
+                seed=seed,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                resume=resume,
+                deterministic=deterministic,
+            )
+        except (ValueError, OSError) as error:
+            raise typer.BadParameter(str(error)) from error
+        with writing(out):
+            summary = found.save(out)
+            write_page(out / RUN)
+            write_page(out)
+        if not found.result.is_partial:
+            remove_folder(checkpoint)
     table = discovery_table(summary)
     if table.rows:
         console.print(paper_table(summary.headline(), table))
     console.print(f"{table.legend} {table.note}".strip(), highlight=False)
     terms = ", ".join(f"{name} {value:.3f}" for name, value in found.evidence.items())
     console.print(f"per pair of states, in nats: {terms}; {found.seconds:.0f} s of training", highlight=False)
+    if found.result.is_partial:
+        raise stopped(out)
     console.print(f"The page: {out / PAGE}", highlight=False)
 
 

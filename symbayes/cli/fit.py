@@ -6,19 +6,23 @@ from typing import Annotated
 import torch
 import typer
 
-from symbayes.cli.terminal import check_folder, console, plain_table, writing
+from symbayes.cli.terminal import console, plain_table, run_folder, stopped, writing
+from symbayes.data.folders import remove_folder
 from symbayes.data.load import load
 from symbayes.data.source import as_source
 from symbayes.data.storage import DAMAGE, error_words, write_whole
+from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
 from symbayes.dynamics.discover import check_device
 from symbayes.likelihoods.classes import Categorical
 from symbayes.models import allconv
+from symbayes.posterior.predict import Calibration
 from symbayes.priors import TensorwisePrior
 from symbayes.report.runs import PAGE, make_page, write_page
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit as fit_model
 from symbayes.training.fit import preset
+from symbayes.training.result import Result
 from symbayes.training.trainer import Problem
 
 #: Test data on which `fit` looks at calibration: linearised predictions of large networks take a while.
@@ -46,6 +50,13 @@ def fit(
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option()] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result that is in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted in the folder.")] = False,
+    checkpoint_every: Annotated[
+        float, typer.Option(help="Seconds from one checkpoint to the next, each after an epoch; 0 for all.", min=0.0)
+    ] = 60.0,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="On a GPU, the same numbers every time; slower.")
+    ] = False,
 ) -> None:
     """Train the paper's network on a task, and save the result with its page."""
     if by not in _METHODS:
@@ -56,35 +67,51 @@ def fit(
         model = allconv(loaded, paths.split(","), width, group=group, generator=torch.Generator().manual_seed(seed)).to(device)
     except (ValueError, KeyError, OSError) as error:
         raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
-    check_folder(out, holds=_FILES, overwrite=overwrite)
-    console.print(str(loaded), highlight=False)
-    console.print(model.description, highlight=False)
     prior = TensorwisePrior(model)
     problem = Problem(model, as_source(loaded.train, torch.device(device)), Categorical(), prior)
     usual = preset(problem, Elbo() if by == "elbo" else None, epochs)
     usual = usual.by_map() if by == "map" else usual
-    result = fit_model(
-        model,
-        loaded.train,
-        prior=prior,
-        objective=usual.objective,
-        optimiser=usual.optimiser,
-        schedule=usual.schedule,
-        augment=FlipCrop() if augment else None,
-        seed=seed,
-    )
+    with run_folder(out, holds=_FILES, overwrite=overwrite, resume=resume) as checkpoint:
+        console.print(str(loaded), highlight=False)
+        console.print(model.description, highlight=False)
+        try:
+            result = fit_model(
+                model,
+                loaded.train,
+                prior=prior,
+                objective=usual.objective,
+                optimiser=usual.optimiser,
+                schedule=usual.schedule,
+                augment=FlipCrop() if augment else None,
+                seed=seed,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                resume=resume,
+                deterministic=deterministic,
+            )
+        except ValueError as error:  # a checkpoint of something else
+            raise typer.BadParameter(str(error)) from error
+        calibration = _show(result, loaded)
+        with writing(out):
+            result.save(out, calibration)
+            write_page(out)
+        if result.is_partial:
+            raise stopped(out)
+        remove_folder(checkpoint)
+    console.print(f"Saved to {out}", highlight=False)
+
+
+def _show(result: Result, task: Task) -> Calibration:
+    """Print what was learned, and how good it is; the calibration on some test data."""
     console.print(plain_table(*result.symmetries.table(), left=3))
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluate(loaded.test, by="plug-in").items())
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluate(task.test, by="plug-in").items())
     spread, size = result.evidence.standard_error, result.num_data
     evidence = f"log evidence {result.log_evidence / size:.4f}" + ("" if spread is None else f" ± {spread / size:.4f}")
     console.print(f"test, plug-in: {metrics}; {evidence} per datum ({result.evidence.estimator})", highlight=False)
-    calibration = result.calibration((loaded.test[0][:_CALIBRATED], loaded.test[1][:_CALIBRATED]))
+    calibration = result.calibration((task.test[0][:_CALIBRATED], task.test[1][:_CALIBRATED]))
     console.print(calibration.words())
     console.print(plain_table(*calibration.table()))
-    with writing(out):
-        result.save(out, calibration)
-        write_page(out)
-    console.print(f"Saved to {out}", highlight=False)
+    return calibration
 
 
 def report(folder: Annotated[Path, typer.Argument(help="Folder where a result or a discovery was saved.")]) -> None:

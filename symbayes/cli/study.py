@@ -1,17 +1,14 @@
 """A study: a table whose cells are training runs, each on its own in a process, and what was learned in them."""
 
 import os
-import queue
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import Manager, get_context
 from statistics import mean
 from typing import Any
 
-import torch
 from torch import Generator
 
+from symbayes.cli.workers import Ended, run_apart
 from symbayes.data.source import Data
 from symbayes.invariance.extents import ExtentSummary
 from symbayes.report.page import FigureTable, TableCell, TableRow
@@ -134,32 +131,23 @@ def run_problem(
 def run_study(study: Study, progress: Progress, workers: int | None = None) -> list[Outcome]:
     """All cells, the costly ones first, in as many processes as there are cores; outcomes in the order of the table."""
     todo = sorted(study.cells, key=lambda cell: -cell.cost)
-    workers = workers or min(len(todo), os.cpu_count() or 1)
-    total = sum(cell.cost for cell in todo)
+    total, outcomes = sum(cell.cost for cell in todo), dict[Cell, Outcome]()
     done: dict[Cell, float] = dict.fromkeys(todo, 0.0)
-    with Manager() as manager, ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        news = manager.Queue()
-        futures: dict[Cell, Future[Outcome]] = {cell: pool.submit(_alone, study.work, cell, news) for cell in todo}
-        while not all(future.done() for future in futures.values()):
-            try:
-                cell, share = news.get(timeout=0.5)
-            except queue.Empty:
-                cell = None
-            if cell is not None:
-                done[cell] = share
-                progress(sum(cell.cost * share for cell, share in done.items()) / total, str(cell))
-            for future in futures.values():
-                if future.done() and future.exception():
-                    pool.shutdown(cancel_futures=True, wait=False)
-                    future.result()
-        progress(1.0, "done")
-        return [futures[cell].result() for cell in study.cells]
+    jobs = workers or min(len(todo), os.cpu_count() or 1)
+    for news in run_apart(_run_cell, {cell: (study.work, cell) for cell in todo}, jobs):
+        if isinstance(news, Ended):
+            if news.error is not None:
+                raise news.error
+            outcomes[news.task] = news.value
+            continue
+        done[news.task] = news.what
+        progress(sum(cell.cost * share for cell, share in done.items()) / total, str(news.task))
+    progress(1.0, "done")
+    return [outcomes[cell] for cell in study.cells]
 
 
-def _alone(work: Callable[[Cell, EachEpoch], Outcome], cell: Cell, news: Any) -> Outcome:
-    """A cell in a process of its own, on one core."""
-    torch.set_num_threads(1)
-    return work(cell, lambda record: news.put((cell, record.epoch / (record.epochs + 1))))
+def _run_cell(tell: Callable[[float], None], work: Callable[[Cell, EachEpoch], Outcome], cell: Cell) -> Outcome:
+    return work(cell, lambda record: tell(record.epoch / (record.epochs + 1)))
 
 
 def accuracy_table(outcomes: list[Outcome], columns: Sequence[tuple[str, str]]) -> FigureTable:

@@ -17,22 +17,29 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from symbayes.cli.study import Progress
-from symbayes.errors import NotFiniteError
+from symbayes.data.folders import locked, remove_folder
+from symbayes.errors import BusyError, NotFiniteError
 from symbayes.report.page import FigureTable
+from symbayes.training.checkpoint import is_checkpoint
 
 P = ParamSpec("P")
 T = TypeVar("T")
 console = Console()
+#: The exit code of a command that was stopped by Ctrl-C.
+INTERRUPTED = 130
 
 
-def catch_divergence(command: Callable[P, T]) -> Callable[P, T]:
-    """Let a command say in a sentence that numbers are not finite, and exit with 1."""
+def catch_failures(command: Callable[P, T]) -> Callable[P, T]:
+    """Let a command say in a sentence that numbers are not finite, or that another process is in its way, and exit with 1."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return command(*args, **kwargs)
-        except NotFiniteError as error:
+        except KeyboardInterrupt as error:
+            console.print("Stopped.", highlight=False)
+            raise typer.Exit(INTERRUPTED) from error
+        except (NotFiniteError, BusyError) as error:
             console.print(escape(str(error)), highlight=False, soft_wrap=True)
             raise typer.Exit(1) from error
 
@@ -78,6 +85,54 @@ def paper_table(title: str, figures: FigureTable) -> Table:
         if any(cell.beneath for cell in row.cells):
             table.add_row("", *(f"[dim]{cell.beneath}[/]" for cell in row.cells))
     return table
+
+
+#: Where in the folder of a command training is kept until its result is saved, and its lock.
+CHECKPOINT, _RUNNING = "checkpoint", ".running"
+
+
+@contextmanager
+def run_folder(out: Path, *, holds: Sequence[str], overwrite: bool, resume: bool) -> Iterator[Path]:
+    """The folder of a training, for this process alone; what is there is gone on with or replaced, on request.
+
+    Args:
+        out: Made if it is not there.
+        holds: Names by which it is known to hold a result.
+        overwrite: Whether what is there may be replaced.
+        resume: Whether training may go on from what is there.
+
+    Returns:
+        Where training is kept until its result is saved.
+
+    Raises:
+        BusyError: If another process has the folder.
+    """
+    if overwrite and resume:
+        raise typer.BadParameter("--resume goes on from what --overwrite would replace; use one of them.")
+    check_folder(out)
+    with locked(out / _RUNNING, f"Another process is at work in {out}. Wait until it ends, or name another folder."):
+        checkpoint = out / CHECKPOINT
+        begun = is_checkpoint(checkpoint)
+        if begun and not (overwrite or resume):
+            raise typer.BadParameter(
+                f"{out} holds a training that was interrupted ({CHECKPOINT}). Go on with it: --resume. Or begin anew: "
+                "--overwrite."
+            )
+        check_folder(out, holds=() if begun else holds, overwrite=overwrite)
+        if not begun or overwrite:
+            remove_folder(checkpoint)
+        if resume:
+            said = "Going on from its checkpoint." if begun else "There is no checkpoint to go on from: training begins."
+            console.print(f"{out}: {said}", highlight=False, soft_wrap=True)
+        yield checkpoint
+
+
+def stopped(out: Path) -> typer.Exit:
+    """What to raise after a command was stopped, and its partial result saved."""
+    console.print(
+        f"Stopped. The partial result is in {out}; the same command with --resume goes on.", highlight=False, soft_wrap=True
+    )
+    return typer.Exit(INTERRUPTED)
 
 
 def check_folder(out: Path, option: str = "--out", *, holds: Sequence[str] = (), overwrite: bool = False) -> None:

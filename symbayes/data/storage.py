@@ -3,11 +3,13 @@
 import gzip
 import json
 import os
+import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from io import BufferedIOBase
+from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -55,34 +57,77 @@ def write_together(contents: Mapping[Path, bytes | str]) -> None:
     parts = {path: path.with_name(f".{path.name}.{uuid4().hex}") for path in real}
     try:
         for path, content in real.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            parts[path].write_bytes(content.encode() if isinstance(content, str) else content)
+            write_synced(parts[path], content.encode() if isinstance(content, str) else content)
         for path, part in parts.items():
             os.replace(part, path)
+        for folder in {path.parent for path in real}:
+            sync(folder)
     finally:
         for part in parts.values():
             part.unlink(missing_ok=True)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file, and wait until it is on the disk; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    sync(path)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if sys.platform == "win32" and path.is_dir():  # where folders cannot be opened
+        return
+    file = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 #: What comes of values that are not what they should be, where they are used.
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", NoneType: "null"}
 _WORDS |= {dict: "a dictionary", list: "a list"}
+#: Bytes of a JSON file, at most.
+MOST_JSON = 2**28
 #: Whole numbers are below: larger ones are not those of a machine.
 _LARGEST = 2**63
 
 
-def read_json(path: Path, lines: bool = False) -> Any:
-    """What a file holds; or what each of its lines does, as a list.
+def read_json(path: Path) -> Any:
+    """What a file holds; `parse_json` says more."""
+    with path.open("rb") as file:
+        return parse_json(file.read(MOST_JSON + 1), path.name)
+
+
+def parse_json(content: bytes, name: str, *, lines: bool = False, finite: bool = True) -> Any:
+    """What the content of a file says.
+
+    Args:
+        content: Text in UTF-8.
+        name: Of the file.
+        lines: Whether each line says something; they are a list then.
+        finite: Whether numbers must be finite, which JSON's are; Python also writes others.
 
     Raises:
-        ValueError: If it is no JSON; without its folder.
+        ValueError: If it is no JSON, or longer than any of ours.
     """
+    if len(content) > MOST_JSON:
+        raise ValueError(f"{name} must have at most {MOST_JSON} bytes; it has more")
+    hooks: dict[str, Any] = {"parse_float": _finite, "parse_constant": _finite} if finite else {}
     try:
-        text = path.read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()] if lines else json.loads(text)
+        text = content.decode("utf-8")
+        return [json.loads(line, **hooks) for line in text.splitlines()] if lines else json.loads(text, **hooks)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path.name} must be JSON: {error}") from error
+        raise ValueError(f"{name} must be JSON: {error}") from error
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"numbers must be finite, got {text[:40]}")
+    return value
 
 
 def error_words(error: Exception) -> str:
@@ -132,12 +177,25 @@ def check_form(value: Any, form: Any, where: str) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """What JSON can hold of a value: dataclasses become dictionaries, at any depth."""
+    """What JSON can hold of a value: dataclasses become dictionaries, at any depth; numbers that are not finite, null."""
     if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
+        return to_json(asdict(value))
     if isinstance(value, Mapping):
         return {name: to_json(item) for name, item in value.items()}
+    if isinstance(value, float) and not isfinite(value):
+        return None
     return [to_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def dump_json(value: Any, form: Any, where: str) -> Any:
+    """What `from_json` reads as the same value.
+
+    Raises:
+        ValueError: Naming the first number that is not finite, and must be.
+    """
+    written = to_json(value)
+    check_form(written, form, where)
+    return written
 
 
 def from_json(value: Any, form: Any, where: str) -> Any:

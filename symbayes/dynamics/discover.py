@@ -1,14 +1,17 @@
 """`sb.discover`: from trajectories to an energy, conserved quantities and symmetries."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from math import inf
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from symbayes.data.source import as_source
+from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics.discovery import Discovery
 from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics
@@ -20,7 +23,8 @@ from symbayes.dynamics.systems import system as by_name
 from symbayes.dynamics.trajectories import Scaling, Trajectories
 from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
-from symbayes.training.fit import learn_with_bar
+from symbayes.training.deterministic import deterministic_algorithms
+from symbayes.training.fit import checkpoint_of, learn_with_bar
 from symbayes.training.record import Record
 from symbayes.training.trainer import Problem
 
@@ -40,6 +44,10 @@ def discover(
     seed: int = 0,
     each_epoch: Callable[[Record], None] = lambda record: None,
     progress: bool = True,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
+    deterministic: bool = False,
 ) -> Discovery:
     """Learn the Hamiltonian of a system, its conserved quantities and its symmetries, from trajectories alone.
 
@@ -64,6 +72,10 @@ def discover(
         seed: For initial weights, draws and the order of data.
         each_epoch: Called with what training says after every epoch.
         progress: Whether to show a bar.
+        checkpoint: A folder in which training is kept while it goes on; as in `fit`.
+        checkpoint_every: Seconds from one checkpoint to the next.
+        resume: Whether to go on from the checkpoint in that folder.
+        deterministic: As in `fit`.
 
     Raises:
         ValueError: If settings, data and what is held out do not fit together.
@@ -106,25 +118,41 @@ def discover(
         TensorwisePrior(model).to(device),
     )
     problem.check(search.batch_size, curvature=False)
-    history: list[DiscoveryRecord] = []
+    history = _History()
 
     def note(record: Record) -> None:
         learned = model.observables if isinstance(model.observables, Quadratics) else None
         strengths = tuple(span_of(learned, search.threshold).strengths.tolist()) if learned is not None else ()
         bound = record.evidence.total / problem.data.size - units.log_volume if record.evidence else None
-        history.append(DiscoveryRecord(record.epoch, None if bound is None else -bound, strengths))
+        history.records.append(DiscoveryRecord(record.epoch, None if bound is None else -bound, strengths))
         each_epoch(record)
 
-    started = time.perf_counter()
-    result = learn_with_bar(
-        search.objective(symmetry).trainer(problem, search.schedule(problem.data.size)),
-        generator=torch.Generator().manual_seed(seed),
-        each_epoch=note,
-        progress=progress,
-    )
-    seconds = time.perf_counter() - started
+    with deterministic_algorithms(torch.device(device)) if deterministic else nullcontext():
+        result = learn_with_bar(
+            search.objective(symmetry).trainer(problem, search.schedule(problem.data.size)),
+            generator=torch.Generator().manual_seed(seed),
+            each_epoch=note,
+            progress=progress,
+            checkpoint=checkpoint_of(checkpoint, checkpoint_every, resume),
+            beside={"history": history},
+            stoppable=True,
+        )
     followed = known if len(known) == 1 and not isinstance(held_out, Trajectories) else rest  # one that was cut in time
-    return Discovery(result, units, search, train, rest, truth, tuple(history), seconds, followed)
+    seconds = result.history[-1].seconds
+    return Discovery(result, units, search, train, rest, truth, tuple(history.records), seconds, followed)
+
+
+class _History:
+    """What is noted of the epochs, kept with checkpoints."""
+
+    def __init__(self) -> None:
+        self.records: list[DiscoveryRecord] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"records": to_json(self.records)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.records = from_json(state["records"], list[DiscoveryRecord], "history")
 
 
 def _begin_with(begin: Discovery, model: HamiltonianNetwork, units: Scaling) -> None:

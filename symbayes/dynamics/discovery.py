@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symbayes.data.storage import to_json, write_whole
+from symbayes.data.folders import seal, write_folder
+from symbayes.data.storage import dump_json, to_json
 from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics, conserved_quadratics
 from symbayes.dynamics.phase import ImplicitMidpoint, Integrator, States, gradient, relative_bracket, velocity
@@ -19,6 +20,7 @@ from symbayes.dynamics.quantity import Quantity, Span, parallelness, read_observ
 from symbayes.dynamics.search import Search
 from symbayes.dynamics.summary import (
     DISCOVERY,
+    FORMAT,
     BoundSummary,
     DiscoveryRecord,
     DiscoverySummary,
@@ -35,7 +37,8 @@ from symbayes.dynamics.summary import (
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.trajectories import Scaling, Trajectories, motion
 from symbayes.posterior.functional import outputs_under
-from symbayes.posterior.posterior import Weights
+from symbayes.posterior.posterior import Weights, dump_posterior
+from symbayes.training.record import POSTERIOR
 from symbayes.training.result import Result
 
 
@@ -172,13 +175,21 @@ class Discovery:
     def save(self, folder: str | Path) -> DiscoverySummary:
         """Write the network, its posterior and what was found to a folder, without pickle; what `summary` gives.
 
-        Files are discovery.json (all figures) and those of `Result.save` in run/. The command `symbayes report` makes a page of
-        them.
+        Files are discovery.json (all figures) and those of `Result.save` in run/; an earlier discovery is replaced as a whole.
+        The command `symbayes report` makes a page of them.
         """
-        self.result.save(Path(folder) / RUN)
-        found = self.summary()
+        folder = Path(folder)
+        try:
+            found = self.summary()
+            figures = dump_json(found, DiscoverySummary, DISCOVERY)
+            run = seal(self.result.files() | {POSTERIOR: dump_posterior(self.result.posterior)})
+        except Exception:  # whatever becomes of the figures, the network is kept
+            self.result.save(folder / RUN)
+            raise
         settings = asdict(self.search) | {"integrator": str(self.search.integrator)}
-        write_whole(Path(folder) / DISCOVERY, json.dumps(to_json(found) | {"search": settings}, indent=1))
+        figures |= {"format": FORMAT, "search": to_json(settings)}
+        files: dict[str, bytes | str] = {f"{RUN}/{name}": content for name, content in run.items()}
+        write_folder(folder, files | {DISCOVERY: json.dumps(figures, indent=1)})
         return found
 
     def summary(self) -> DiscoverySummary:
@@ -218,6 +229,7 @@ class Discovery:
             rollout=self._long_rollout(),
             history=self.history,
             errors={"held out": {**self.evaluate(held)}},
+            is_partial=self.result.is_partial,
         )
 
     @property
@@ -327,7 +339,8 @@ class Discovery:
 
     def __str__(self) -> str:
         title = headline(self._title, self.quantities, followed_words(len(self.held_out), self._followed))
-        return "\n".join([title, *(f"  {quantity}" for quantity in self.quantities)])
+        partial = ["  partial: training was stopped before its end"] if self.result.is_partial else []
+        return "\n".join([title, *partial, *(f"  {quantity}" for quantity in self.quantities)])
 
     @cached_property
     def _drawn(self) -> Weights:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from symbayes.data.storage import error_words, from_json, read_json
+from symbayes.data.folders import read_folder
+from symbayes.data.storage import MOST_JSON, error_words, from_json, parse_json
 from symbayes.dynamics.quantity import Quantity, Term
 from symbayes.text import counted, number, significant
 
 #: The file of a discovery in its folder.
 DISCOVERY = "discovery.json"
+#: The version of what is saved, and the first, which had neither a number nor a seal.
+FORMAT, _UNSEALED = 2, 1
 
 Numbers = tuple[float, ...]
 Grid = tuple[Numbers, ...]
@@ -153,6 +156,8 @@ class DiscoverySummary:
     history: tuple[DiscoveryRecord, ...]
     #: Mean squared errors a step ahead, by set of data and way to predict.
     errors: dict[str, dict[str, float | None]]
+    #: Whether training was stopped before its end.
+    is_partial: bool = False
 
     @property
     def given(self) -> str:
@@ -196,11 +201,17 @@ def read_discovery(folder: Path) -> DiscoverySummary:
         FileNotFoundError: If it left nothing there.
         ValueError: If it is damaged.
     """
-    path = folder / DISCOVERY
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} must hold {DISCOVERY}, as Discovery.save writes it; it does not.")
     try:
-        found: DiscoverySummary = from_json(read_json(path), DiscoverySummary, DISCOVERY)
+        contents = read_folder(folder, (DISCOVERY,), most=MOST_JSON)
+        saved = parse_json(contents.files[DISCOVERY], DISCOVERY)
+        form = saved.get("format", _UNSEALED) if isinstance(saved, dict) else _UNSEALED
+        if form == FORMAT and not contents.is_sealed:
+            raise ValueError("it has no seal.json, by which its files are known to belong together")
+        if form not in (FORMAT, _UNSEALED):
+            raise ValueError(f"it has format {form}; this version reads formats {_UNSEALED} and {FORMAT}")
+        found: DiscoverySummary = from_json(saved, DiscoverySummary, DISCOVERY)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{folder} must hold {DISCOVERY}, as Discovery.save writes it; it does not.") from error
     except ValueError as error:
         raise ValueError(
             f"The discovery in {folder} is damaged ({error_words(error)}). Copy it again, or learn again."

@@ -10,8 +10,8 @@ from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Generator, Tensor
 
 from symbayes.data.storage import DAMAGE, error_words, from_json, to_json, write_whole
@@ -284,10 +284,14 @@ def load_posterior(path: str | Path, device: torch.device | None = None) -> Post
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be a file, as save_posterior writes it; there is none.")
+    return parse_posterior(path.read_bytes(), path, device)
+
+
+def parse_posterior(content: bytes, path: Path, device: torch.device | None = None) -> Posterior:
+    """One from the content of a file; as `load_posterior`."""
     try:
-        with safe_open(path, "pt", str(device or "cpu")) as file:
-            about = json.loads(file.metadata()["posterior"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
+        tensors = {name: value.to(device or "cpu") for name, value in load(content).items()}
+        about = json.loads(_metadata(content)["posterior"])
         if isinstance(about, dict) and about.get("format") == _FORMAT:
             saved: _About = from_json(about, _About, "posterior")
             mean = {name.removeprefix("mean:"): value for name, value in tensors.items() if name.startswith("mean:")}
@@ -303,6 +307,13 @@ def load_posterior(path: str | Path, device: torch.device | None = None) -> Post
     raise ValueError(f"The posterior in {path} has format {found}; this version reads format {_FORMAT}.")
 
 
+def _metadata(content: bytes) -> dict[str, str]:
+    """What the head of a file in the format of safetensors, which was read already, says beside its tensors."""
+    size = int.from_bytes(content[:8], "little")
+    found: dict[str, str] = json.loads(content[8 : 8 + size])["__metadata__"]
+    return found
+
+
 def _part(saved: _Part, index: int, tensors: dict[str, Tensor]) -> tuple[Members, Spread]:
     column = (saved.column[0], saved.column[1]) if saved.column is not None else None
     prefix = f"{index}:"
@@ -316,6 +327,8 @@ def _check(mean: Mapping[str, Tensor], parts: Sequence[tuple[Members, Spread]]) 
     known = [*mean.values(), *(value for _, spread in parts for value in vars(spread).values())]
     if not all(value.is_floating_point() for value in known):
         raise ValueError("all tensors must be real numbers")
+    if not all(value.isfinite().all() for value in known):
+        raise ValueError("all numbers must be finite")
     for members, spread in parts:
         fields = {name: value.to("meta", torch.float32) for name, value in vars(spread).items()}
         noise = torch.empty(1, members.size, device="meta")

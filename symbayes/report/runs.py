@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from symbayes.data.storage import write_whole
+from symbayes.data.folders import holds
+from symbayes.data.storage import DAMAGE, write_whole
 from symbayes.dynamics.summary import DISCOVERY, read_discovery
 from symbayes.report.calibration import run_calibration, task_calibration
 from symbayes.report.discovery import discovery_page
@@ -21,7 +22,7 @@ from symbayes.report.plots import (
     share_bars,
     training_curves,
 )
-from symbayes.training.record import Record, Summary, read_records
+from symbayes.training.record import Record, Summary, damaged, read_records
 from symbayes.training.symmetries import symmetry_words
 
 #: The page of a folder.
@@ -35,9 +36,11 @@ def make_page(folder: Path) -> str:
         FileNotFoundError: If the folder holds neither.
         ValueError: If what it holds is damaged.
     """
-    if (folder / DISCOVERY).is_file():
-        return discovery_page(read_discovery(folder))
-    return run_page(*read_records(folder))
+    found = read_discovery(folder) if holds(folder, DISCOVERY) else read_records(folder)
+    try:
+        return run_page(*found) if isinstance(found, tuple) else discovery_page(found)
+    except DAMAGE as error:  # each part is what it should be, and they do not go together
+        raise damaged(folder, error) from error
 
 
 def write_page(folder: Path) -> None:

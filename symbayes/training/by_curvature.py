@@ -267,6 +267,13 @@ class CurvatureTrainer(Trainer[CurvatureState]):
             state.curvature = self._pass(state, self.final_rule)
             return problem.described(evidence_at(state.curvature, problem.model, problem.prior, problem.data.size))
 
+    @torch.no_grad()
+    def conclude(self, state: CurvatureState) -> EvidenceRecord:
+        if state.search is not None and state.search.kept and not state.search.is_done:
+            state.search.give_up()
+        problem, state.curvature = self.problem, self._pass(state, self.rule)
+        return self._final(state, evidence_at(state.curvature, problem.model, problem.prior, problem.data.size))
+
     def finish(self, state: CurvatureState) -> Callable[[], Posterior]:
         problem = self.problem
         if state.curvature is None:
@@ -440,8 +447,7 @@ class LaplaceTrainer(CurvatureTrainer):
         return self.objective.search.rate_share((epoch - self.main - 1) % self.of_try + 1, self.of_try)
 
     def ends(self, state: CurvatureState) -> bool:
-        search = state.search
-        done = state.epoch + 1 - self.main
+        search, done = state.search, state.epoch + 1 - self.main
         if search is None:
             return super().ends(state)
         if search.is_done:  # it was given up

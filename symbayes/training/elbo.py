@@ -28,7 +28,7 @@ from symbayes.posterior.units import HiddenUnits, mutual_information
 from symbayes.priors import Prior
 from symbayes.training.hyper import HyperAdam, adam_state, load_adam
 from symbayes.training.optimiser import PLAIN, Optimiser
-from symbayes.training.record import Record
+from symbayes.training.record import EvidenceRecord, Record
 from symbayes.training.trainer import Objective, Part, Problem, Schedule, State, Trainer
 
 DRAWS = ("random", "antithetic", "cubature")
@@ -310,6 +310,9 @@ class ElboTrainer(Trainer[ElboState]):
         state.seconds += time.perf_counter() - started
         rate, extents = self.schedule.learning_rate * rate_share, all_extents(self.problem.model)
         return Record(epoch, epochs, state.seconds, rate, loss, extents, self.problem.described(evidence))
+
+    def conclude(self, state: ElboState) -> EvidenceRecord:
+        return self.problem.described(self._evidence(state))
 
     def finish(self, state: ElboState) -> Callable[[], Posterior]:
         posterior = state.variational().detached()

@@ -1,7 +1,10 @@
 """`sb.fit`: the thin loop over training records that most users call."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,16 +18,19 @@ from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.source import Data, TensorSource, source_for
 from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
+from symbayes.invariance.extents import all_extents
 from symbayes.layout import Layout, hyperparameters, weights
 from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.priors import Prior, TensorwisePrior
 from symbayes.training.by_curvature import ByCurvature, Laplace, Map
+from symbayes.training.checkpoint import Checkpoint, asked_to_stop
+from symbayes.training.deterministic import deterministic_algorithms
 from symbayes.training.optimiser import Optimiser
 from symbayes.training.record import Record
 from symbayes.training.result import Result
 from symbayes.training.scale import ScaleSearch
-from symbayes.training.trainer import Objective, Problem, S, Schedule, Trainer, records
+from symbayes.training.trainer import Objective, Part, Problem, S, Schedule, Trainer
 
 #: Where data are few, an epoch has at least this many steps, of at least so many data.
 _STEPS, _FEWEST = 16, 16
@@ -36,6 +42,8 @@ _MOST_WEIGHTS, _PRODUCTS, _VECTORS = 20_000_000, 25, 40
 #: Where features of factors, cubed, are more than this in sum, factors are decomposed after every so many epochs, or more often
 #: where that would be fewer times than are enough.
 _CUBES, _SELDOM, _ENOUGH = 10_000_000_000, 4, 15
+#: What is said at Ctrl-C.
+_STOPPING = "Training stops after this epoch, with a partial result and its evidence. Ctrl-C again stops at once."
 
 
 @dataclass(frozen=True)
@@ -142,11 +150,16 @@ def fit(
     augment: Augmentation | None = None,
     seed: int = 0,
     progress: bool = True,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
+    deterministic: bool = False,
 ) -> Result:
     """Learn weights, prior precisions, noise and extents of invariance together, from training data alone.
 
-    The model is trained in place, on the device where it is. The same seed gives the same result on the same machine. Under
-    torch.autocast, steps by `Laplace` and `Map` are in its precision; all else is in that of the weights.
+    The model is trained in place, on the device where it is. The same seed gives the same result on the same machine; on a GPU
+    where that is asked for. Under torch.autocast, steps by `Laplace` and `Map` are in its precision; all else is in that of the
+    weights. Ctrl-C ends the epoch and gives a partial result, which says that it is one; a second one stops at once.
 
     Args:
         model: Any module that maps a batch of inputs to outputs [n, c].
@@ -162,6 +175,12 @@ def fit(
         augment: How training images are augmented from pass to pass, such as `FlipCrop()`; the evidence is of data as they are.
         seed: For the order of data and for rules that sample. Initial weights are the model's own.
         progress: Whether to show a bar with loss, evidence and remaining time; ten lines instead where there is no terminal.
+        checkpoint: A folder in which training is kept while it goes on; not at all when None.
+        checkpoint_every: Seconds from one checkpoint to the next, each after an epoch; 0 for all epochs.
+        resume: Whether to go on from the checkpoint in that folder, to the same numbers as without an interruption; from the
+            start if there is none. One of another problem or of other settings is refused.
+        deterministic: Whether a GPU is held to algorithms that give the same numbers every time, which takes longer
+            (`deterministic_algorithms`); a CPU always does, with the same number of threads.
 
     Returns:
         The trained model with its evidence, symmetries and history.
@@ -169,12 +188,15 @@ def fit(
     Raises:
         ValueError: If epochs are given twice, or parts do not fit together; `Problem.check` says more.
         NotFiniteError: If numbers are not finite, or training diverges.
+        BusyError: If another process trains in the folder of the checkpoint.
+        RuntimeError: If algorithms are to be deterministic, and torch has none for something.
     """
     if epochs is not None and schedule is not None:
         raise ValueError(
             f"Epochs must be said once: give Schedule(epochs={epochs}, ...), or epochs={epochs} without a schedule, which has "
             f"{schedule.epochs} itself."
         )
+    kept = checkpoint_of(checkpoint, checkpoint_every, resume)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     likelihood = (likelihood if likelihood is not None else Categorical()).to(device)
     prior = (prior if prior is not None else TensorwisePrior(model)).to(device)
@@ -189,9 +211,22 @@ def fit(
     trainer = usual.objective.trainer(problem, chosen, optimiser or usual.optimiser)
     before = trainer.check()
     generator = torch.Generator().manual_seed(seed)
-    result = learn_with_bar(trainer, generator=generator, progress=progress)
-    refuse_diverged(result, before, chosen)
+    with deterministic_algorithms(device) if deterministic else nullcontext():
+        result = learn_with_bar(trainer, generator=generator, progress=progress, checkpoint=kept, stoppable=True)
+    if not result.is_partial:
+        refuse_diverged(result, before, chosen)
     return result
+
+
+def checkpoint_of(folder: str | Path | None, every: float, resume: bool) -> Checkpoint | None:
+    """Where training is kept, as it is asked for.
+
+    Raises:
+        ValueError: If it is to go on, and it is not said from where.
+    """
+    if folder is None and resume:
+        raise ValueError("To resume, training must be kept somewhere: give checkpoint=folder, the same as before.")
+    return None if folder is None else Checkpoint(Path(folder), every, resume)
 
 
 def refuse_diverged(result: Result, before: float, schedule: Schedule) -> None:
@@ -221,8 +256,11 @@ def learn_with_bar(
     generator: Generator,
     each_epoch: Callable[[Record], None] = lambda record: None,
     progress: bool = True,
+    checkpoint: Checkpoint | None = None,
+    beside: Mapping[str, Part] | None = None,
+    stoppable: bool = False,
 ) -> Result:
-    """Train to the end, with a bar that says how far it is; or lines, in a file or a pipe."""
+    """Train to the end, with a bar that says how far it is; or lines, in a file or a pipe. As `learn` otherwise."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -241,29 +279,75 @@ def learn_with_bar(
             if record.evidence:
                 evidence = f", log evidence {record.evidence.total / trainer.problem.data.size:.3f} per datum"
             said = f"loss {record.loss:.4f}{evidence}"
-            bar.update(task, advance=1, description=said)
+            bar.update(task, completed=record.epoch, description=said)
             if progress and not has_bar and 10 * record.epoch // record.epochs > 10 * (record.epoch - 1) // record.epochs:
                 at = f"epoch {record.epoch} of {record.epochs}, {record.seconds:.0f} s"
                 console.print(f"{at}: {said}", highlight=False, soft_wrap=True)
             each_epoch(record)
 
-        return learn(trainer, generator=generator, each_epoch=show)
+        return learn(trainer, generator=generator, each_epoch=show, checkpoint=checkpoint, beside=beside, stoppable=stoppable)
 
 
-def learn(trainer: Trainer[S], *, generator: Generator, each_epoch: Callable[[Record], None] = lambda record: None) -> Result:
-    """Train to the end, with a call after every epoch."""
-    problem, history = trainer.problem, list[Record]()
-    with without_autocast(), trusted(problem.model):
-        training = records(trainer, trainer.init(generator))
-    while True:
-        try:
-            with without_autocast(), trusted(problem.model):
-                record = next(training)
-        except StopIteration as end:
-            make_posterior = end.value
-            break
-        history.append(record)
-        each_epoch(record)
-    problem.model.eval()
+def learn(
+    trainer: Trainer[S],
+    *,
+    generator: Generator,
+    each_epoch: Callable[[Record], None] = lambda record: None,
+    checkpoint: Checkpoint | None = None,
+    beside: Mapping[str, Part] | None = None,
+    stoppable: bool = False,
+) -> Result:
+    """Train to the end, with a call after every epoch.
+
+    Args:
+        trainer: What trains.
+        generator: From which it draws.
+        each_epoch: Called with every record; not again with those from before a checkpoint.
+        checkpoint: Where training is kept, and whether it goes on from there.
+        beside: What else is kept there, by name.
+        stoppable: Whether Ctrl-C asks for a partial result, instead of ending everything.
+
+    Raises:
+        KeyboardInterrupt: If it is stopped, and the objective cannot tell the evidence of what there is.
+    """
+    problem, model = trainer.problem, trainer.problem.model
+    with ExitStack() as during:
+        kept = None if checkpoint is None else during.enter_context(checkpoint.opened(trainer, generator, beside or {}))
+        stops = during.enter_context(asked_to_stop(_STOPPING)) if stoppable else _never
+        with without_autocast(), trusted(model):
+            state, history = (trainer.init(generator), list[Record]()) if kept is None else kept.begin()
+        while not trainer.is_done(state) and not (history and stops()):
+            with without_autocast(), trusted(model):
+                history.append(trainer.epoch(state))
+            each_epoch(history[-1])
+            # What is done is not kept: to go through the last epochs again gives the same, and the same posterior.
+            if kept is not None and not trainer.is_done(state):
+                kept.offer(state, history)
+        is_partial = not trainer.is_done(state)
+        if kept is not None and is_partial:
+            kept.offer(state, history, now=True)
+        with without_autocast(), trusted(model):
+            if is_partial:
+                history[-1] = _conclude(trainer, state, history[-1])
+            make_posterior = trainer.finish(state)
+    model.eval()
     size, examples = problem.data.size, problem.examples(EXAMPLES)
-    return Result(problem.model, problem.likelihood, problem.prior, tuple(history), size, examples, make_posterior)
+    records = tuple(history)
+    return Result(model, problem.likelihood, problem.prior, records, size, examples, make_posterior, is_partial=is_partial)
+
+
+def _never() -> bool:
+    return False
+
+
+def _conclude(trainer: Trainer[S], state: S, last: Record) -> Record:
+    """The record of the epoch after which training was stopped."""
+    evidence = trainer.conclude(state)
+    if evidence is None:
+        raise KeyboardInterrupt
+    warnings.warn(
+        f"Training was stopped after {last.epoch} of {last.epochs} epochs: the result is partial, and its evidence that of "
+        "weights which were still moving.",
+        stacklevel=2,
+    )
+    return replace(last, evidence=evidence, extents=all_extents(trainer.problem.model))

@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from symbayes.data.storage import error_words, from_json, read_json, to_json, write_together
+from symbayes.data.folders import Contents, read_folder, write_folder
+from symbayes.data.storage import MOST_JSON, dump_json, error_words, from_json, parse_json
 from symbayes.invariance.extents import ExtentSummary
 from symbayes.invariance.orbit_average import Image
 from symbayes.posterior.predict import Calibration
 from symbayes.training.symmetries import PathRow
 
-#: The version of what is saved.
-FORMAT = 1
+#: The version of what is saved, and those that are read: the first had no seal, by which files are known to belong together.
+FORMAT, _UNSEALED = 2, 1
+#: The files of a result; the last two are not those of its records.
+SUMMARY, HISTORY, WEIGHTS, POSTERIOR = FILES = "result.json", "history.jsonl", "weights.safetensors", "posterior.safetensors"
 
 
 @dataclass(frozen=True)
@@ -92,19 +95,37 @@ class Summary:
     #: Data under the transformations that the model averages over, a row for each datum, which comes first.
     orbits: tuple[tuple[Image, ...], ...] = ()
     calibration: Calibration | None = None
+    #: Whether training was stopped before its end.
+    is_partial: bool = False
 
 
 def written_records(summary: Summary, history: Sequence[Record]) -> dict[str, str]:
     """What was found and how, as files by name: result.json and history.jsonl."""
-    return {
-        "history.jsonl": "".join(json.dumps(to_json(record)) + "\n" for record in history),
-        "result.json": json.dumps(to_json(summary), indent=1),
-    }
+    return {HISTORY: write_history(history), SUMMARY: json.dumps(dump_json(summary, Summary, SUMMARY), indent=1)}
+
+
+def write_history(history: Sequence[Record]) -> str:
+    """A line for each epoch."""
+    epochs = dump_json(list(history), list[Record], HISTORY)
+    return "".join(json.dumps(epoch) + "\n" for epoch in epochs)
+
+
+def read_history(content: bytes) -> tuple[Record, ...]:
+    """What `write_history` gave.
+
+    Raises:
+        ValueError: If it is damaged.
+    """
+    epochs = parse_json(content, HISTORY, lines=True)
+    history: tuple[Record, ...] = from_json(epochs, tuple[Record, ...], HISTORY)
+    if any("evidence" not in epoch for epoch in epochs):
+        raise ValueError("epochs must have an evidence or null, and the last that of result.json")
+    return history
 
 
 def write_records(folder: Path, summary: Summary, history: Sequence[Record]) -> None:
-    """Leave them in a folder."""
-    write_together({folder / name: content for name, content in written_records(summary, history).items()})
+    """Leave them in a folder, without weights."""
+    write_folder(folder, written_records(summary, history), leaving_out=FILES)
 
 
 def read_records(folder: Path) -> tuple[Summary, tuple[Record, ...]]:
@@ -114,31 +135,42 @@ def read_records(folder: Path) -> tuple[Summary, tuple[Record, ...]]:
         FileNotFoundError: If a file is missing.
         ValueError: If one is damaged, or of another version.
     """
-    require_files(folder, "result.json", "history.jsonl")
+    return parse_records(read_files(folder, (SUMMARY, HISTORY), most=MOST_JSON), folder)
+
+
+def read_files(folder: Path, needed: Sequence[str], optional: Sequence[str] = (), most: int = 2**40) -> Contents:
+    """Files of a result that belong together.
+
+    Raises:
+        FileNotFoundError: Naming the first that is missing.
+        ValueError: If one is damaged, or of another result.
+    """
     try:
-        saved, epochs = read_json(folder / "result.json"), read_json(folder / "history.jsonl", lines=True)
-        if isinstance(saved, dict) and saved.get("format") == FORMAT:
-            summary: Summary = from_json(saved, Summary, "result.json")
-            history: tuple[Record, ...] = from_json(epochs, tuple[Record, ...], "history.jsonl")
-            if any("evidence" not in epoch for epoch in epochs):
-                raise ValueError("epochs must have an evidence or null, and the last that of result.json")
+        return read_folder(folder, needed, optional, most)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{folder} must hold {error.args[0]}, as Result.save writes it; it does not.") from error
+    except ValueError as error:
+        raise damaged(folder, error) from error
+
+
+def parse_records(contents: Contents, folder: Path) -> tuple[Summary, tuple[Record, ...]]:
+    """Summary and records, from the files of a folder; as `read_records`."""
+    try:
+        saved = parse_json(contents.files[SUMMARY], SUMMARY)
+        form = saved.get("format") if isinstance(saved, dict) else None
+        if form == FORMAT and not contents.is_sealed:
+            raise ValueError("it has no seal.json, by which its files are known to belong together")
+        if form in (FORMAT, _UNSEALED):
+            summary: Summary = from_json(saved, Summary, SUMMARY)
+            history = read_history(contents.files[HISTORY])
             _check_records(summary, history)
             return summary, history
     except ValueError as error:
         raise damaged(folder, error) from error
-    found = saved.get("format") if isinstance(saved, dict) else None
-    raise ValueError(f"The result in {folder} has format {found}; this version reads format {FORMAT}.")
-
-
-def require_files(folder: Path, *names: str) -> None:
-    """Refuse a folder that lacks a file.
-
-    Raises:
-        FileNotFoundError: Naming the first.
-    """
-    for name in names:
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} must hold {name}, as Result.save writes it; it does not.")
+    raise ValueError(
+        f"The result in {folder} has format {form}; this version reads formats {_UNSEALED} and {FORMAT}. Read it by the "
+        "version of symbayes that saved it, or train again."
+    )
 
 
 def damaged(folder: Path, error: Exception) -> ValueError:

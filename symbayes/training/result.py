@@ -9,17 +9,18 @@ from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.rule import Rule
+from symbayes.data.folders import write_folder
 from symbayes.data.numbers import Numbers, first_weight
 from symbayes.data.packed import Inputs
 from symbayes.data.source import Data, inputs_for, source_for
-from symbayes.data.storage import DAMAGE, check_form, write_together
+from symbayes.data.storage import DAMAGE, check_form
 from symbayes.equivariance import LayerSymmetry, measure_layers
 from symbayes.errors import NoPosteriorError, NotFiniteError
 from symbayes.evidence.evidence import laplace_evidence
@@ -30,25 +31,30 @@ from symbayes.invariance.orbit_average import sample_orbits
 from symbayes.layout import Layout, WeightTensor, weights
 from symbayes.likelihoods.likelihood import Likelihood, is_registered, registered
 from symbayes.models import AllConv, build_allconv
-from symbayes.posterior.posterior import Posterior, dump_posterior, load_posterior
+from symbayes.posterior.posterior import Posterior, dump_posterior, parse_posterior
 from symbayes.posterior.predict import Calibration, Prediction, calibration, predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 from symbayes.training.record import (
+    FILES,
     FORMAT,
+    HISTORY,
+    POSTERIOR,
+    SUMMARY,
+    WEIGHTS,
     EvidenceRecord,
     LikelihoodSummary,
     ModelSummary,
     Record,
     Summary,
     damaged,
-    read_records,
-    require_files,
+    parse_records,
+    read_files,
     written_records,
 )
 from symbayes.training.symmetries import Symmetries, measured_before, symmetries
 
-#: Where in what is saved examples and the posterior are.
-EXAMPLES, OUTPUTS, POSTERIOR = "examples:inputs", "examples:outputs", "posterior.safetensors"
+#: Where in what is saved examples are.
+EXAMPLES, OUTPUTS = "examples:inputs", "examples:outputs"
 #: Equivariance is measured on no fewer examples, unless there are fewer data; so many are shown.
 _ENOUGH, _SHOWN = 16, 4
 #: Numbers of the Jacobian of a datum with which a test set takes long to linearise.
@@ -74,6 +80,8 @@ class Result:
     make_posterior: Callable[[], Posterior] | None = None
     #: What layers keep of their symmetries, where it was measured before and saved.
     measured: Mapping[str, LayerSymmetry] | None = None
+    #: Whether training was stopped before its end.
+    is_partial: bool = False
 
     @cached_property
     def posterior(self) -> Posterior:
@@ -133,9 +141,11 @@ class Result:
     def __repr__(self) -> str:
         """In a line: `symmetries`, `evidence` and `history` say the rest."""
         count, kind = sum(weight.numel() for weight in weights(self.model).values()), type(self.likelihood).__name__
+        last = self.history[-1]
+        epochs = f"stopped after {last.epoch} of {last.epochs} epochs" if self.is_partial else f"{last.epoch} epochs"
         return (
-            f"Result({type(self.model).__name__} with {count:,} weights, {kind}, {self.num_data:,} data, {len(self.history)} "
-            f"epochs, log evidence {self.log_evidence:.6g})"
+            f"Result({type(self.model).__name__} with {count:,} weights, {kind}, {self.num_data:,} data, {epochs}, "
+            f"log evidence {self.log_evidence:.6g})"
         )
 
     def predict(
@@ -244,8 +254,9 @@ class Result:
     def save(self, folder: str | Path, calibration: Calibration | None = None) -> None:
         """Write weights.safetensors, result.json and history.jsonl; `load_result` reads them back.
 
-        And posterior.safetensors, where there is a posterior. Where there is no room for all, none is written. The command
-        `symbayes report` makes a page of them.
+        And posterior.safetensors, where there is a posterior, and seal.json, by which they are known to belong together. An
+        earlier result in the folder is replaced as a whole: where there is no room, or the process is killed, it stays. The
+        command `symbayes report` makes a page of them.
 
         Args:
             folder: Made if it is not there.
@@ -255,6 +266,16 @@ class Result:
             OSError: If the folder cannot be written to.
             ValueError: If the likelihood or the prior is of a kind that could not be built again.
         """
+        files = self.files(calibration)
+        try:
+            files[POSTERIOR] = dump_posterior(self.posterior)
+        except NoPosteriorError:
+            pass
+        finally:  # whatever becomes of the posterior, the rest is kept
+            write_folder(Path(folder), files, leaving_out=FILES)
+
+    def files(self, calibration: Calibration | None = None) -> dict[str, bytes | str]:
+        """What `save` writes, by name, but for the posterior."""
         if not is_registered(self.likelihood):
             raise ValueError(
                 f"To be saved, a result must have a likelihood that can be found by its name; {type(self.likelihood).__name__} "
@@ -271,18 +292,7 @@ class Result:
             tensors[EXAMPLES], tensors[OUTPUTS] = self.examples, example_outputs(self.model, self.examples)
         # Copies, since safetensors refuse what shares memory, as tied weights do.
         copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-        files: dict[str, bytes | str] = {
-            "weights.safetensors": save(copies),
-            **written_records(self.summary(calibration), self.history),
-        }
-        try:
-            files[POSTERIOR] = dump_posterior(self.posterior)
-        except NoPosteriorError:
-            pass
-        finally:  # whatever becomes of the posterior, the rest is kept
-            write_together({Path(folder) / name: content for name, content in files.items()})
-            if POSTERIOR not in files:
-                (Path(folder) / POSTERIOR).unlink(missing_ok=True)  # of another result
+        return {WEIGHTS: save(copies), **written_records(self.summary(calibration), self.history)}
 
     def summary(self, calibration: Calibration | None = None) -> Summary:
         """Everything but weights and history, in plain numbers and words."""
@@ -304,6 +314,7 @@ class Result:
             extents=tuple(describe_extents(self.model)),
             orbits=tuple(map(tuple, orbits)),
             calibration=calibration,
+            is_partial=self.is_partial,
         )
 
 
@@ -332,10 +343,11 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
         ValueError: If a file is damaged, or the model does not fit the weights.
     """
     folder = Path(folder)
-    require_files(folder, "result.json", "history.jsonl", "weights.safetensors")
-    summary, history = read_records(folder)
+    contents = read_files(folder, (SUMMARY, HISTORY, WEIGHTS), (POSTERIOR,))
+    summary, history = parse_records(contents, folder)
     try:
-        tensors = load_file(folder / "weights.safetensors")
+        tensors = load(contents.files[WEIGHTS])
+        _refuse_not_finite(tensors)
     except (SafetensorError, *DAMAGE) as error:
         raise damaged(folder, error) from error
     if model is None:
@@ -352,10 +364,18 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
         raise damaged(folder, error) from error
     _load("likelihood", likelihood, tensors, folder)
     _load("prior", prior, tensors, folder)
-    found = _posterior(folder / POSTERIOR, model)
+    found = _posterior(contents.files.get(POSTERIOR), folder / POSTERIOR, model)
     make_posterior = (lambda: found) if found is not None else None
-    measured = measured_before(summary.symmetries) or None
-    return Result(model, likelihood, prior, history, summary.num_data, tensors.get(EXAMPLES), make_posterior, measured)
+    measured, examples = measured_before(summary.symmetries) or None, tensors.get(EXAMPLES)
+    size, stopped = summary.num_data, summary.is_partial
+    return Result(model, likelihood, prior, history, size, examples, make_posterior, measured, stopped)
+
+
+def _refuse_not_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse numbers that no training leaves. A buffer may be infinite, as masks of attention are; none is not a number."""
+    for name, value in tensors.items():
+        if value.is_floating_point() and value.isnan().any():
+            raise ValueError(f"{name} in {WEIGHTS} must be numbers; some are not")
 
 
 def _state(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -376,6 +396,9 @@ def _load(part: str, module: nn.Module, tensors: Mapping[str, Tensor], folder: P
     for name, value in module.state_dict().items():
         if name in state and state[name].is_floating_point() != value.is_floating_point():
             raise ValueError(f"The {part} does not fit what is saved in {folder}: {name} must be {value.dtype}.")
+    for name, _ in module.named_parameters():
+        if name in state and not state[name].isfinite().all():
+            raise damaged(folder, ValueError(f"{part}:{name} in {WEIGHTS} must be finite"))
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
@@ -417,10 +440,10 @@ def _rebuilt(summary: Summary, tensors: Mapping[str, Tensor], folder: Path) -> n
     return model
 
 
-def _posterior(path: Path, model: nn.Module) -> Posterior | None:
-    if not path.is_file():
+def _posterior(content: bytes | None, path: Path, model: nn.Module) -> Posterior | None:
+    if content is None:
         return None
-    found = load_posterior(path, next(model.parameters()).device)
+    found = parse_posterior(content, path, next(model.parameters()).device)
     known = {name: tuple(weight.shape) for name, weight in weights(model).items()}
     if {name: tuple(value.shape) for name, value in found.mean.items()} != known:
         raise ValueError(

@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from symbayes.curvature.capture import Capture, refuse_unused
 from symbayes.curvature.check import Reference, check_capture, check_functional, check_outputs, reference_of
 from symbayes.curvature.evaluate import evaluating, log_likelihood
+from symbayes.data.folders import Contents, read_folder, write_folder
 from symbayes.data.source import DataSource
-from symbayes.data.storage import DAMAGE, error_words, read_json, write_together
+from symbayes.data.storage import DAMAGE, error_words, parse_json
 from symbayes.evidence.evidence import Evidence
 from symbayes.layout import weights
 from symbayes.likelihoods.likelihood import Likelihood
@@ -331,16 +332,27 @@ class Trainer(ABC, Generic[S]):
         """Whether there is no epoch left."""
         return state.epoch >= self.schedule.epochs
 
+    def conclude(self, state: S) -> EvidenceRecord | None:
+        """The evidence of what there is, where training is stopped before its end; None if it cannot be told.
+
+        The state may be changed: what was only being tried is taken back.
+        """
+        return None
+
     @abstractmethod
     def finish(self, state: S) -> Callable[[], Posterior]:
         """After the last epoch: what gives the posterior, of the weights as they are now."""
 
     def save(self, state: S, folder: str | Path) -> None:
-        """Write a state, with the settings it belongs to, as safetensors and JSON.
+        """Write a state, with the settings it belongs to, as safetensors and JSON; an earlier one is replaced as a whole.
 
         Raises:
             TypeError: If a module keeps extra state that is neither a tensor nor plain.
         """
+        write_folder(Path(folder), self.files(state))
+
+    def files(self, state: S) -> dict[str, bytes | str]:
+        """What `save` writes, by name."""
         values = state.state_dict()
         tensors = {name: value.contiguous() for name, value in values.items() if isinstance(value, Tensor)}
         plain = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
@@ -351,7 +363,7 @@ class Trainer(ABC, Generic[S]):
             written = json.dumps(content, indent=1)
         except TypeError as error:
             raise TypeError(f"A state must be made of tensors, numbers and text to be saved; it is not ({error}).") from error
-        write_together({Path(folder) / TENSORS: save(tensors), Path(folder) / NUMBERS: written})
+        return {TENSORS: save(tensors), NUMBERS: written}
 
     def load(self, folder: str | Path) -> S:
         """A state that was saved, for the objects of this trainer: the model takes its weights.
@@ -360,29 +372,51 @@ class Trainer(ABC, Generic[S]):
             FileNotFoundError: If there is none.
             ValueError: If it is damaged, or of another training.
         """
-        tensors, numbers, given = _read(Path(folder))
+        folder = Path(folder)
+        try:
+            contents = read_folder(folder, (TENSORS, NUMBERS))
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"A folder with a saved state must hold {TENSORS} and {NUMBERS}; {folder} has no {error.args[0]}."
+            ) from error
+        except ValueError as error:
+            raise damaged_state(folder, error) from error
+        return self.parse(contents, folder)
+
+    def parse(self, contents: Contents, folder: Path, generator: torch.Generator | None = None) -> S:
+        """A state from the files of a folder; as `load`. Training draws from the generator, which is put to where it was."""
+        tensors, numbers, given = _parse(contents, folder)
         for name, own in self._settings.items():
             if given.get(name) != own:
                 raise ValueError(f"Training must go on with the {name} it began with, {given.get(name)}; got {own}.")
-        state = self.init(torch.Generator())
+        state = self.init(torch.Generator() if generator is None else generator)
         state.load_state_dict({**numbers, **tensors})
+        for part in (self.problem.model, self.problem.prior, self.problem.likelihood):
+            for name, parameter in part.named_parameters():
+                if not parameter.isfinite().all():
+                    raise damaged_state(folder, ValueError(f"{name} must be finite"))
         return state
 
 
-def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, str]]:
+def damaged_state(folder: Path, error: Exception) -> ValueError:
+    """What to raise where the files of a state are not what they should be."""
+    return ValueError(f"The state in {folder} is damaged ({error_words(error)}). Copy it again, or train anew.")
+
+
+def _parse(contents: Contents, folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, str]]:
     """Tensors, plain values and settings."""
-    for name in (TENSORS, NUMBERS):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"A folder with a saved state must hold {TENSORS} and {NUMBERS}; {folder} has no {name}.")
     try:
-        content, tensors = read_json(folder / NUMBERS), load((folder / TENSORS).read_bytes())
+        # Evidences of what was never tried are infinite.
+        content, tensors = parse_json(contents.files[NUMBERS], NUMBERS, finite=False), load(contents.files[TENSORS])
         if content["format"] != FORMAT:
             raise ValueError(f"it has format {content['format']}; this version reads format {FORMAT}")
         for name, strides in content["strides"].items():
+            if sum((size - 1) * step for size, step in zip(tensors[name].shape, strides, strict=True)) >= tensors[name].numel():
+                raise ValueError(f"the strides of {name} must be those of as many numbers as it has")  # before allocation
             tensors[name] = torch.empty_strided(tensors[name].shape, strides, dtype=tensors[name].dtype).copy_(tensors[name])
         return tensors, dict(content["numbers"]), dict(content["settings"])
     except (SafetensorError, RuntimeError, *DAMAGE) as error:
-        raise ValueError(f"The state in {folder} is damaged ({error_words(error)}). Copy it again, or train anew.") from error
+        raise damaged_state(folder, error) from error
 
 
 @dataclass(frozen=True)

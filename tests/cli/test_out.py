@@ -43,10 +43,7 @@ def worked(monkeypatch):
 
     def result(*_, **__):
         done.append("trained")
-        evidence = SimpleNamespace(estimator="none", standard_error=None)
-        nothing = SimpleNamespace(table=lambda: ((), []), words=lambda: "")
-        scores = {"symmetries": nothing, "evidence": evidence, "log_evidence": 0.0, "num_data": 1, "save": save}
-        return SimpleNamespace(**scores, evaluate=lambda data, by: {}, calibration=lambda data: nothing)
+        return SimpleNamespace(is_partial=False, save=save)
 
     def fail(*_):
         done.append("trained")
@@ -56,6 +53,7 @@ def worked(monkeypatch):
         "", "", [], fail, lambda outcomes: FigureTable(), page=lambda outcomes: "page", picture=lambda outcomes: "<svg/>"
     )
     monkeypatch.setattr(fit, "fit_model", result)
+    monkeypatch.setattr(fit, "_show", lambda result, task: None)
     monkeypatch.setattr(discover, "discover_in", result)
     monkeypatch.setattr(demo, "study", lambda settings: study)
     monkeypatch.setattr(demo, "run_study", lambda study, progress: done.append("trained") or [])

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import symbayes as sb
+from symbayes.data.folders import SEAL
 from symbayes.data.source import as_source
 from symbayes.data.transform import FlipCrop
 from symbayes.layout import Hyperparameter
 from symbayes.training.by_curvature import CurvatureTrainer
 from symbayes.training.optimiser import PLAIN, Descent, Optimiser, Rotation
 from symbayes.training.trainer import NUMBERS, TENSORS, Objective, Problem
+from tests.damage import reseal
 
 #: One of each kind, by the name of the class; the settings are those with most state.
 OBJECTIVES: dict[str, Objective] = {
@@ -219,7 +221,7 @@ def test_states_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"must hold state\.safetensors and state\.json; .* has no state\.safetensors"):
         trainer.load(tmp_path)
     trainer.save(begun(trainer, 1)[0], tmp_path)
-    assert {file.name for file in tmp_path.iterdir()} == {TENSORS, NUMBERS}
+    assert {file.name for file in tmp_path.iterdir()} == {TENSORS, NUMBERS, SEAL}
     with pytest.raises(ValueError, match=r"must go on with the objective it began with, Laplace\(.*; got Map\("):
         built(sb.Map(), "classes").load(tmp_path)
     with pytest.raises(ValueError, match=r"must go on with the optimiser it began with, Optimiser\(running=10.*running=0"):
@@ -234,6 +236,7 @@ def test_states_that_do_not_fit_are_refused(tmp_path):
         trainer.load(tmp_path)
     (tmp_path / TENSORS).write_bytes(whole)
     (tmp_path / NUMBERS).write_text('{"format": 9}')
+    reseal(tmp_path)
     with pytest.raises(ValueError, match=r"is damaged \(it has format 9; this version reads format 1\)"):
         trainer.load(tmp_path)
 

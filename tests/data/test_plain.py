@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NotRequired, TypedDict
 
 import pytest
 
-from symbayes.data.storage import check_form, from_json, read_json, to_json
+from symbayes.data.storage import check_form, dump_json, from_json, parse_json, read_json, to_json
 
 
 @dataclass
@@ -59,10 +59,12 @@ def test_what_has_not_is_named(value, message):
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 10**5, b"\xff", b"1" * 10**4])
 def test_what_is_no_json_is_refused(content, tmp_path):
     (tmp_path / "file.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"file.json must be JSON: "):
+        read_json(tmp_path / "file.json")
     for lines in (False, True):
         if content or not lines:
             with pytest.raises(ValueError, match=r"file.json must be JSON: "):
-                read_json(tmp_path / "file.json", lines)
+                parse_json(content, "file.json", lines=lines)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Whole:
     [
         Whole(None, (), {}),
         Whole(Inner(1, ["x"]), (Inner(2),), {"a": ((1.0, 2.5), ())}, 0.1),
-        Whole(Inner(1), (1.5, float("inf")), {}),
+        Whole(Inner(1), (1.5, 2.5), {}),
     ],
 )
 def test_what_is_written_is_read_as_it_was(value):
@@ -95,3 +97,13 @@ def test_earlier_files_lack_what_has_a_default_and_later_ones_have_more():
     assert [type(row) for row in found.rows] == [float, float]
     with pytest.raises(ValueError, match=r"it.by_name.a\[1\] must be a list, got a number"):
         from_json({"inner": None, "rows": [], "by_name": {"a": [[], 0.5]}}, Whole, "it")
+
+
+def test_numbers_that_are_not_finite_are_written_as_null_or_refused():
+    assert dump_json(Whole(None, (), {}, float("nan")), Whole, "it")["late"] is None
+    with pytest.raises(ValueError, match=r"it.by_name.a\[0\]\[1\] must be a number, got null"):
+        dump_json(Whole(None, (), {"a": ((1.0, float("inf")),)}), Whole, "it")
+    for text in (b"[NaN]", b"[1e999]", b"[-Infinity]"):
+        with pytest.raises(ValueError, match=r"file must be JSON: numbers must be finite, got"):
+            parse_json(text, "file")
+        assert len(parse_json(text, "file", finite=False)) == 1

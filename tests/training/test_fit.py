@@ -16,6 +16,7 @@ from symbayes.data.source import TensorSource, as_source
 from symbayes.report.runs import make_page
 from symbayes.training.record import Record
 from symbayes.training.trainer import Problem, train
+from tests.damage import reseal
 
 
 def blobs(n=60, seed=0):
@@ -186,7 +187,7 @@ def test_a_result_survives_saving(tmp_path):
     assert again.evaluate(part) == pytest.approx(result.evaluate(part))  # factors lie in another order of memory
     assert_close(again.predict(part[0]).mean, result.predict(part[0]).mean)
     assert {file.name for file in (tmp_path / "run").iterdir()} == {
-        "weights.safetensors", "posterior.safetensors", "result.json", "history.jsonl",
+        "weights.safetensors", "posterior.safetensors", "result.json", "history.jsonl", "seal.json",
     }  # fmt: skip
 
 
@@ -208,6 +209,7 @@ def test_a_result_measures_what_its_layers_keep(tmp_path):
     for row in summary["symmetries"]:
         del row["error"], row["energy"]
     (tmp_path / "result.json").write_text(json.dumps(summary))
+    reseal(tmp_path)
     again = sb.load_result(tmp_path)
     assert all(cells[3:5] == ("–", "–") for cells in again.symmetries.table()[1])
     assert all("equivariance" not in sentence for sentence in again.symmetries.words())
@@ -261,7 +263,8 @@ def test_damaged_results_are_refused(tmp_path):
     result.save(tmp_path)
     summary = json.loads((tmp_path / "result.json").read_text()) | {"format": 99}
     (tmp_path / "result.json").write_text(json.dumps(summary))
-    with pytest.raises(ValueError, match="has format 99; this version reads format 1"):
+    reseal(tmp_path)
+    with pytest.raises(ValueError, match="has format 99; this version reads formats 1 and 2"):
         sb.load_result(tmp_path, model=network())
 
 

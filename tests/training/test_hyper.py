@@ -11,10 +11,10 @@ from symbayes.curvature.blocks import DiagonalBlock
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
-from symbayes.evidence.evidence import evidence_at
+from symbayes.evidence.evidence import evidence_at, expected_log_prior, log_precisions
 from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.values import Gaussian
-from symbayes.priors import LOG_PRECISION_RANGE, PathwisePrior, TensorwisePrior
+from symbayes.priors import LOG_PRECISION_RANGE, LayerwisePrior, PathwisePrior, ScalarPrior, TensorwisePrior
 from symbayes.training.hyper import update_noise, update_precisions
 from symbayes.training.trainer import Problem
 
@@ -34,6 +34,63 @@ def test_it_converges_to_a_stationary_point_of_the_evidence(generator):
         free = (prior.log_precision > LOG_PRECISION_RANGE[0] + 0.1) & (prior.log_precision < LOG_PRECISION_RANGE[1] - 0.1)
         assert free.any()
         assert_close(slope[free], torch.zeros_like(slope[free]), rtol=0, atol=1e-5)
+
+
+GROUPS = {
+    ScalarPrior: (("0.weight", "0.bias", "2.weight", "2.bias"),),
+    LayerwisePrior: (("0.weight", "0.bias"), ("2.weight", "2.bias")),
+    TensorwisePrior: (("0.weight",), ("0.bias",), ("2.weight",), ("2.bias",)),
+}
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_a_precision_goes_to_the_sums_over_all_tensors_of_its_group(kind, generator):
+    """δ = Σ γ / Σ ‖θ‖², with γ = p − δ tr (H + δI)⁻¹ of each tensor from its own dense block."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    data = TensorSource(torch.randn(40, 3, generator=generator, dtype=torch.float64), torch.arange(40) % 2, torch.device("cpu"))
+    named = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    prior = kind(model, 0.7).double()
+    before = prior.precisions()["0.weight"].item()
+    curvature = Kfac().curvature(model, data, Categorical())
+    gamma = {}
+    for name, block in curvature.blocks.items():
+        size = named[name].numel()
+        inverse = torch.linalg.inv(block.dense() + before * torch.eye(size, dtype=torch.float64))
+        gamma[name] = size - before * float(inverse.trace())
+    update_precisions(curvature, model, prior, 1.0)
+    for names in GROUPS[kind]:
+        wanted = sum(gamma[name] for name in names) / sum(float(named[name].square().sum()) for name in names)
+        for name in names:
+            assert_close(prior.precisions()[name].item(), wanted, rtol=1e-8, atol=0.0)
+    given = {name: torch.tensor(float(index + 1), dtype=torch.float64) for index, name in enumerate(named)}
+    prior = kind(model, 0.7).double()
+    update_precisions(curvature, model, prior, 1.0, given)
+    for names in GROUPS[kind]:
+        wanted = sum(gamma[name] for name in names) / sum(float(given[name]) for name in names)
+        assert_close(prior.precisions()[names[0]].item(), wanted, rtol=1e-8, atol=0.0)
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_the_precision_of_a_bound_is_that_of_all_tensors_of_its_group(kind, generator):
+    """δ = Σ p / Σ E‖θ‖², and the expected log-prior has every tensor."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    named = dict(model.named_parameters())
+    moments = {name: 0.3 + torch.rand((), generator=generator, dtype=torch.float64) for name in named}
+    prior = kind(model, 2.0).double()
+    found = log_precisions(prior, moments, frozenset())
+    by_group = dict(zip(prior.groups, found.exp().tolist(), strict=True))
+    for names in GROUPS[kind]:
+        wanted = sum(named[name].numel() for name in names) / sum(float(moments[name]) for name in names)
+        assert_close(by_group[prior.group_of[names[0]]], wanted, rtol=1e-12, atol=0.0)
+    (left_out, *rest) = next(names for names in GROUPS[kind] if "2.bias" in names)[::-1]
+    found = log_precisions(prior, moments, frozenset({left_out}))
+    if rest:
+        wanted = sum(named[name].numel() for name in rest) / sum(float(moments[name]) for name in rest)
+        assert_close(float(found[prior.groups.index(prior.group_of[left_out])].exp()), wanted, rtol=1e-12, atol=0.0)
+    draws = {name: (float(moments[name]) / named[name].numel()) ** 0.5 * torch.ones_like(named[name]) for name in named}
+    density = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), prior.precisions()["0.weight"].rsqrt())
+    log_density = sum(density.log_prob(value).sum().item() for value in draws.values())
+    assert_close(expected_log_prior(prior, moments, prior.precisions(), frozenset()).item(), log_density, rtol=1e-9, atol=0.0)
 
 
 def test_precisions_that_are_not_learned_stay_as_they_are(generator):

@@ -12,7 +12,7 @@ from symbayes.cli.app import app
 from symbayes.data import storage as whole
 from symbayes.report.runs import write_page
 from symbayes.training.record import read_records
-from tests.damage import damaged
+from tests.damage import damaged, reseal
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,7 @@ def test_a_page_is_not_made_of_what_is_damaged(place, value, message, folder):
         summary["extents"] = [{"name": "rotation", "value": 1.0, "unit": "°", "bound": None, "one_sided": False}]
     changed(summary, place, value)
     (folder / "result.json").write_text(json.dumps(summary))
+    reseal(folder)
     before = (folder / "report.html").read_bytes()
     found = CliRunner().invoke(app, ["report", str(folder)], env={"COLUMNS": "400", "TERM": "xterm"})
     assert found.exit_code == 2, found.output
@@ -89,7 +90,7 @@ def test_a_page_is_not_made_of_what_is_damaged(place, value, message, folder):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("result.json", "[]", "has format None; this version reads format 1"),
+        ("result.json", "[]", "has format None; this version reads formats 1 and 2"),
         ("result.json", "", "result.json must be JSON"),
         ("result.json", "[" * 100_000, "result.json must be JSON"),
         ("result.json", b"\xff\xfe", "result.json must be JSON"),
@@ -101,6 +102,7 @@ def test_a_page_is_not_made_of_what_is_damaged(place, value, message, folder):
 )
 def test_files_that_are_something_else_are_refused(name, content, message, folder):
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    reseal(folder)
     with pytest.raises(ValueError, match=message):
         read_records(folder)
     with pytest.raises(ValueError, match=message):
@@ -144,6 +146,7 @@ def test_a_result_is_not_built_from_what_is_damaged(place, value, message, folde
     summary = json.loads((folder / "result.json").read_text())
     changed(summary, place, value)
     (folder / "result.json").write_text(json.dumps(summary))
+    reseal(folder)
     with pytest.raises(ValueError, match=message):
         sb.load_result(folder)
 
@@ -153,8 +156,10 @@ def test_damaged_files_are_read_or_refused(name, tmp_path):
     data = (torch.randn(12, 2), torch.arange(12) % 3)
     sb.fit(nn.Linear(2, 3), data, epochs=2, progress=False).save(tmp_path)
     path = tmp_path / name
-    for content in damaged(path.read_bytes(), 120):
+    for index, content in enumerate(damaged(path.read_bytes(), 120)):
         path.write_bytes(content)
+        if index % 10:  # most as if they had been saved like that
+            reseal(tmp_path)
         try:
             found = sb.load_result(tmp_path, model=nn.Linear(2, 3))
         except ValueError:
@@ -164,13 +169,13 @@ def test_damaged_files_are_read_or_refused(name, tmp_path):
 
 def test_a_result_that_has_no_room_leaves_the_one_there_was(folder, files, monkeypatch):
     result = sb.load_result(folder)
-    written = []
+    written, real = [], whole.Path.write_bytes
 
     def write(path, content):
         written.append(path)
         if len(written) == 3:
             raise OSError(28, "No space left on device")
-        return len(content)
+        return real(path, content)
 
     monkeypatch.setattr(whole.Path, "write_bytes", write)
     with pytest.raises(OSError, match="No space left on device"):

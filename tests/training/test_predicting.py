@@ -15,6 +15,7 @@ from symbayes.data.source import as_source
 from symbayes.errors import NoPosteriorError
 from symbayes.posterior.families import MeanField
 from symbayes.posterior.predict import calibration
+from tests.damage import reseal
 from tests.small import Arrivals
 
 CPU = torch.device("cpu")
@@ -171,14 +172,18 @@ def test_posteriors_that_are_damaged_or_of_others_are_refused(result, tmp_path):
     path = tmp_path / "one" / "posterior.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
+    reseal(tmp_path / "one")
     with pytest.raises(ValueError, match=r"The posterior in .* is damaged"):
         sb.load_result(tmp_path / "one", model=network())
     data = blobs()
     small = with_posterior(sb.fit(nn.Linear(2, 3), data, epochs=1, progress=False), data)
     small.save(tmp_path / "other")
     path.write_bytes((tmp_path / "other" / "posterior.safetensors").read_bytes())
+    reseal(tmp_path / "one")
     with pytest.raises(ValueError, match=r"does not fit the weights beside it. Copy the folder again"):
         sb.load_result(tmp_path / "one", model=network())
+    path.unlink()  # as it says
+    assert sb.load_result(tmp_path / "one", model=network()).make_posterior is None
 
 
 def test_the_posterior_is_that_of_the_end_of_training():
