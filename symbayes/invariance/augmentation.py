@@ -35,6 +35,7 @@ class LearnedAugmentation:
         if extents is not None:
             ones = torch.ones(len(extents.group.generators)).to(extents.value)
             self._amounts = extents.coefficients(ones).detach().cpu()
+            self._changed = {g.name for g, amount in zip(extents.group.generators, self._amounts, strict=True) if amount}
             self._low = torch.tensor([0.0 if g.one_sided else -1.0 for g in extents.group.generators])
 
     @overload
@@ -58,6 +59,11 @@ class LearnedAugmentation:
         if inputs is not None:
             return self._tensor(inputs)
         assert image is not None
+        learned = self.extents is not None or self.discrete is not None
+        if learned and self._axes() != 3:
+            raise ValueError(
+                f"image= is for what was learned of images [c, h, w]; this was of data with {self._axes()} axes. Give a tensor."
+            )
         if image.ndim not in (2, 3):
             raise ValueError(f"image must be an array [h, w] or [h, w, c], got shape {image.shape}.")
         datum = torch.from_numpy(np.ascontiguousarray(image if image.ndim == 3 else image[:, :, None])).permute(2, 0, 1)
@@ -76,7 +82,7 @@ class LearnedAugmentation:
                 f"{tuple(inputs.shape)}."
             )
         whole = not inputs.is_floating_point()
-        if whole and self.extents is not None and _changes_colours(self.extents.group):
+        if whole and self.extents is not None and self._changed & _of_colours(self.extents.group):
             raise ValueError(
                 f"Colours were learned in the scale of the data that were learned from; got {inputs.dtype}. Convert and "
                 "standardise images as for training, and augment them then."
@@ -120,6 +126,8 @@ def learned_augmentation(model: nn.Module) -> LearnedAugmentation:
     return LearnedAugmentation(next(iter(extents), None), discrete=next(iter(discrete), None))
 
 
-def _changes_colours(group: LieGroup) -> bool:
-    parts = (group.first, group.second) if isinstance(group, Product) else ()
-    return isinstance(group, Colours) or any(map(_changes_colours, parts))
+def _of_colours(group: LieGroup) -> set[str]:
+    """The names of generators that change colours."""
+    if isinstance(group, Product):
+        return _of_colours(group.first) | _of_colours(group.second)
+    return set(group.names) if isinstance(group, Colours) else set()

@@ -357,6 +357,30 @@ def test_an_augmentation_is_called_as_both_kinds_of_pipelines_do():
     assert 8 < int(mirrored.sum()) < 32
 
 
+def test_whole_numbers_may_be_moved_where_no_change_of_colours_was_learned():
+    both, alone = Extents(affine2d("rotation") * colours("brightness")), Extents(affine2d("rotation"))
+    for extents in (both, alone):
+        extents.shape = (3, 6, 6)
+        with torch.no_grad():
+            extents.value.copy_(torch.tensor([pi, 0.0])[: len(extents.names)])
+    still = images()[:1]
+    moved = LearnedAugmentation(both, torch.Generator().manual_seed(0))(still)
+    assert moved.dtype == torch.uint8
+    # The first of the draws is that of rotation in either.
+    assert torch.equal(moved, LearnedAugmentation(alone, torch.Generator().manual_seed(0))(still))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.float16, np.bool_])
+def test_arrays_of_any_kind_of_numbers_are_mirrored(kind):
+    augment = LearnedAugmentation(None, torch.Generator().manual_seed(0), Probabilities([mirror("x")], 1.0))
+    array = (np.arange(24).reshape(4, 6) * 2500).astype(kind)
+    array[0, 0] = 0
+    found = [augment(image=array)["image"] for _ in range(10)]
+    assert {one.dtype for one in found} == {array.dtype}
+    assert {(one == array).all() for one in found} == {True, False}
+    assert all((one == array).all() or (one == array[:, ::-1]).all() for one in found)
+
+
 def test_an_augmentation_refuses_what_it_cannot_change_rightly():
     of_colours = Extents(affine2d("rotation") * colours("brightness"))
     of_colours.shape = (3, 6, 6)
@@ -372,6 +396,8 @@ def test_an_augmentation_refuses_what_it_cannot_change_rightly():
         augment(image=np.zeros(6))
     with pytest.raises(ValueError, match=r"as many axes as those learned from, of 3 axes, or one of them; got \(6, 6\)"):
         LearnedAugmentation(None, None, Probabilities([mirror("x")]))(torch.zeros(6, 6))
+    with pytest.raises(ValueError, match=r"image= is for what was learned of images \[c, h, w\]; .* with 2 axes\. Give a"):
+        LearnedAugmentation(None, None, Probabilities([time_reversal()]))(image=np.zeros((6, 6)))
 
 
 def test_a_model_with_both_kinds_of_average_gives_one_augmentation():
