@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
 
 import symbayes as sb
 from symbayes.curvature.ggn import Ggn
@@ -14,7 +15,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Preconditioned
 from symbayes.data.source import TensorSource
 from symbayes.evidence.evidence import evidence_at
-from symbayes.groups.discrete import mirror, quarter_turns, time_reversal
+from symbayes.groups.discrete import mirror, permuted_channels, quarter_turns, time_reversal
 from symbayes.groups.lie import affine2d, colours
 from symbayes.invariance.augmentation import LearnedAugmentation, learned_augmentation
 from symbayes.invariance.discrete_average import DiscreteAverage, Probabilities
@@ -22,6 +23,7 @@ from symbayes.invariance.extents import Extents, ExtentSummary
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layout import weights
 from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.positions import PerPosition
 from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
 from symbayes.training.augmentations import (
@@ -304,6 +306,41 @@ def test_what_cannot_be_asked_is_refused():
         augmentations(make, data, epochs=1, progress=False)
     with pytest.raises(ValueError, match=r"compared by the full GGN, Ggn\(\) or Preconditioned\(\.\.\.\); got KFAC"):
         augmentations(make, data, rule=Kfac(), progress=False)
+    with pytest.raises(ValueError, match=r"targets at positions \(PerPosition\) would have to move with them"):
+        augmentations(make, data, likelihood=PerPosition(Categorical(), 2), progress=False)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "error", "words"),
+    [
+        ("time_reversal", TypeError, r"list of names, or .*; got str\. Names are time_reversal, shift"),
+        ([mirror("x")], ValueError, r"Inputs must be images \[n, c, h, w\]"),
+        ([permuted_channels((2, 1, 0), dims=1)], ValueError, "permutation of 3 channels needs inputs with as many, got 1"),
+        (["time_reversal", time_reversal()], ValueError, "must have different names"),
+    ],
+)
+def test_candidates_that_cannot_be_asked_for_are_refused_before_training(candidates, error, words, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("Training has begun.")
+
+    monkeypatch.setattr("symbayes.training.augmentations.learn", never)
+    inputs, targets = sequences(20, 0)
+    with pytest.raises(error, match=words):
+        augmentations(make, (inputs, targets["sides"]), candidates=candidates, progress=False)
+
+
+def test_a_seed_settles_dropout_and_loaders_and_the_global_generator_stays():
+    inputs, targets = sequences(20, 0)
+    net = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(inputs[0].numel(), 2))
+    found = []
+    for state in (1, 2):
+        torch.manual_seed(state)
+        before = torch.get_rng_state()
+        loader = DataLoader(TensorDataset(inputs, targets["sides"]), batch_size=8, shuffle=True)
+        asked = augmentations(net, loader, candidates=["time_reversal"], epochs=2, repeats=1, progress=False)
+        found.append(asked["time_reversal"].log_odds.value)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert found[0] == found[1]
 
 
 def summary(name):
