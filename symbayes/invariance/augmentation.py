@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 from symbayes.groups.lie import Colours, LieGroup, Product
 from symbayes.invariance.discrete_average import Probabilities
 from symbayes.invariance.extents import Extents
+from symbayes.invariance.orbit_average import OrbitAverage
 
 
 class LearnedAugmentation:
@@ -24,11 +25,18 @@ class LearnedAugmentation:
         extents: What was learned of continuous transformations; None where there is nothing.
         generator: For the draws; the global one when None, as loaders of data expect.
         discrete: What was learned of discrete transformations.
+        discrete_last: Whether they come after the continuous ones, as inside of an `OrbitAverage`.
     """
 
     def __init__(
-        self, extents: Extents | None, generator: Generator | None = None, discrete: Probabilities | None = None
+        self,
+        extents: Extents | None,
+        generator: Generator | None = None,
+        discrete: Probabilities | None = None,
+        *,
+        discrete_last: bool = False,
     ) -> None:
+        self.discrete_last = discrete_last
         # As they are now: they may be learned further.
         self.extents, self.generator = deepcopy(extents), generator
         self.discrete = deepcopy(discrete) if discrete is not None and discrete.generators else None
@@ -88,13 +96,15 @@ class LearnedAugmentation:
                 "standardise images as for training, and augment them then."
             )
         batch = inputs if inputs.ndim == axes + 1 else inputs[None]
-        moved = batch if self.discrete is None else self.discrete.draw(batch, self.generator)
+        moved = batch if self.discrete is None or self.discrete_last else self.discrete.draw(batch, self.generator)
         if self.extents is not None:
             draws = torch.rand(len(batch), 1, len(self._amounts), generator=self.generator)
             coefficients = (self._low + (1 - self._low) * draws) * self._amounts
             real = moved.float() if whole else moved
             moved = self.extents.group.transform(coefficients.to(real), real)[:, 0]
             moved = moved.round().to(inputs.dtype) if whole else moved
+        if self.discrete is not None and self.discrete_last:
+            moved = self.discrete.draw(moved, self.generator)
         return moved if batch is inputs else moved[0]
 
     def _axes(self) -> int:
@@ -123,7 +133,10 @@ def learned_augmentation(model: nn.Module) -> LearnedAugmentation:
             "An augmentation can be made of a model that has extents once, such as sb.OrbitAverage(net, sb.affine2d()), or "
             f"probabilities once; this one has them {len(extents)} times, and {len(discrete)} times."
         )
-    return LearnedAugmentation(next(iter(extents), None), discrete=next(iter(discrete), None))
+    orbits = [module for module in model.modules() if isinstance(module, OrbitAverage)]
+    inside = {id(module) for orbit in orbits for module in orbit.net.modules()}
+    last = any(id(module) in inside for module in discrete)
+    return LearnedAugmentation(next(iter(extents), None), discrete=next(iter(discrete), None), discrete_last=last)
 
 
 def _of_colours(group: LieGroup) -> set[str]:

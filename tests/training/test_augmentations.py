@@ -437,6 +437,24 @@ def test_an_augmentation_refuses_what_it_cannot_change_rightly():
         LearnedAugmentation(None, None, Probabilities([time_reversal()]))(image=np.zeros((6, 6)))
 
 
+@pytest.mark.parametrize("discrete_inside", [False, True])
+def test_an_augmentation_moves_in_the_order_of_the_averages(discrete_inside):
+    """A dot in the middle that is shifted along x, and turned before it or after: only then it leaves its row."""
+    group, turns = affine2d("translation_x"), [quarter_turns()]
+    if discrete_inside:
+        model = OrbitAverage(DiscreteAverage(nn.Flatten(), turns, start=1.0), group, 2)
+    else:
+        model = DiscreteAverage(OrbitAverage(nn.Flatten(), group, 2), turns, start=1.0)
+    dots = torch.zeros(50, 1, 9, 9)
+    dots[:, :, 4, 4] = 1
+    model(dots)
+    with torch.no_grad():
+        next(module for module in model.modules() if isinstance(module, Extents)).value.fill_(0.5)
+    torch.manual_seed(0)
+    moved = learned_augmentation(model)(dots)
+    assert bool((moved.sum((0, 1, 3))[[2, 6]] > 0.1).all()) == discrete_inside
+
+
 def test_a_model_with_both_kinds_of_average_gives_one_augmentation():
     model = DiscreteAverage(OrbitAverage(nn.Flatten(), affine2d("rotation"), 2), [mirror("x")])
     model(torch.zeros(2, 1, 4, 4))
