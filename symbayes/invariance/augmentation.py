@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 from symbayes.groups.lie import Colours, LieGroup, Product
 from symbayes.invariance.discrete_average import Probabilities
 from symbayes.invariance.extents import Extents
+from symbayes.invariance.orbit_average import OrbitAverage
 
 
 class LearnedAugmentation:
@@ -24,17 +25,25 @@ class LearnedAugmentation:
         extents: What was learned of continuous transformations; None where there is nothing.
         generator: For the draws; the global one when None, as loaders of data expect.
         discrete: What was learned of discrete transformations.
+        discrete_last: Whether they come after the continuous ones, as inside of an `OrbitAverage`.
     """
 
     def __init__(
-        self, extents: Extents | None, generator: Generator | None = None, discrete: Probabilities | None = None
+        self,
+        extents: Extents | None,
+        generator: Generator | None = None,
+        discrete: Probabilities | None = None,
+        *,
+        discrete_last: bool = False,
     ) -> None:
+        self.discrete_last = discrete_last
         # As they are now: they may be learned further.
         self.extents, self.generator = deepcopy(extents), generator
         self.discrete = deepcopy(discrete) if discrete is not None and discrete.generators else None
         if extents is not None:
             ones = torch.ones(len(extents.group.generators)).to(extents.value)
             self._amounts = extents.coefficients(ones).detach().cpu()
+            self._changed = {g.name for g, amount in zip(extents.group.generators, self._amounts, strict=True) if amount}
             self._low = torch.tensor([0.0 if g.one_sided else -1.0 for g in extents.group.generators])
 
     @overload
@@ -58,6 +67,11 @@ class LearnedAugmentation:
         if inputs is not None:
             return self._tensor(inputs)
         assert image is not None
+        learned = self.extents is not None or self.discrete is not None
+        if learned and self._axes() != 3:
+            raise ValueError(
+                f"image= is for what was learned of images [c, h, w]; this was of data with {self._axes()} axes. Give a tensor."
+            )
         if image.ndim not in (2, 3):
             raise ValueError(f"image must be an array [h, w] or [h, w, c], got shape {image.shape}.")
         datum = torch.from_numpy(np.ascontiguousarray(image if image.ndim == 3 else image[:, :, None])).permute(2, 0, 1)
@@ -76,19 +90,21 @@ class LearnedAugmentation:
                 f"{tuple(inputs.shape)}."
             )
         whole = not inputs.is_floating_point()
-        if whole and self.extents is not None and _changes_colours(self.extents.group):
+        if whole and self.extents is not None and self._changed & _of_colours(self.extents.group):
             raise ValueError(
                 f"Colours were learned in the scale of the data that were learned from; got {inputs.dtype}. Convert and "
                 "standardise images as for training, and augment them then."
             )
         batch = inputs if inputs.ndim == axes + 1 else inputs[None]
-        moved = batch if self.discrete is None else self.discrete.draw(batch, self.generator)
+        moved = batch if self.discrete is None or self.discrete_last else self.discrete.draw(batch, self.generator)
         if self.extents is not None:
             draws = torch.rand(len(batch), 1, len(self._amounts), generator=self.generator)
             coefficients = (self._low + (1 - self._low) * draws) * self._amounts
             real = moved.float() if whole else moved
             moved = self.extents.group.transform(coefficients.to(real), real)[:, 0]
             moved = moved.round().to(inputs.dtype) if whole else moved
+        if self.discrete is not None and self.discrete_last:
+            moved = self.discrete.draw(moved, self.generator)
         return moved if batch is inputs else moved[0]
 
     def _axes(self) -> int:
@@ -117,9 +133,14 @@ def learned_augmentation(model: nn.Module) -> LearnedAugmentation:
             "An augmentation can be made of a model that has extents once, such as sb.OrbitAverage(net, sb.affine2d()), or "
             f"probabilities once; this one has them {len(extents)} times, and {len(discrete)} times."
         )
-    return LearnedAugmentation(next(iter(extents), None), discrete=next(iter(discrete), None))
+    orbits = [module for module in model.modules() if isinstance(module, OrbitAverage)]
+    inside = {id(module) for orbit in orbits for module in orbit.net.modules()}
+    last = any(id(module) in inside for module in discrete)
+    return LearnedAugmentation(next(iter(extents), None), discrete=next(iter(discrete), None), discrete_last=last)
 
 
-def _changes_colours(group: LieGroup) -> bool:
-    parts = (group.first, group.second) if isinstance(group, Product) else ()
-    return isinstance(group, Colours) or any(map(_changes_colours, parts))
+def _of_colours(group: LieGroup) -> set[str]:
+    """The names of generators that change colours."""
+    if isinstance(group, Product):
+        return _of_colours(group.first) | _of_colours(group.second)
+    return set(group.names) if isinstance(group, Colours) else set()

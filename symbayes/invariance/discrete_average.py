@@ -35,7 +35,7 @@ class Probabilities(Amounts):
 
     def largest(self) -> Float[Tensor, " k"]:
         """1 − 1/m of every generator."""
-        return torch.tensor([1 - 1 / generator.order for generator in self.generators])
+        return torch.tensor([1 - 1 / generator.order for generator in self.generators], dtype=torch.float64)
 
     def weights(self) -> Float[Tensor, " element"]:
         """The probability of every element, in sum one; differentiable."""
@@ -82,6 +82,8 @@ class Probabilities(Amounts):
         """Every datum under an element of its own, drawn by these probabilities."""
         if not self.generators:
             return inputs
+        if inputs.dtype == torch.uint16:  # torch moves none of them; what they are as numbers does not matter here
+            return self.draw(inputs.view(torch.int16), generator).view(torch.uint16)
         numbers = torch.multinomial(self.weights().detach().cpu().double(), len(inputs), replacement=True, generator=generator)
         moved = inputs.clone()
         for number in numbers.unique().tolist():
@@ -116,8 +118,7 @@ class DiscreteAverage(nn.Module, Averaging):
             )
         self.net, self.discrete = net, Probabilities(generators, start)
         example = next((p for p in net.parameters() if p.is_floating_point()), None)
-        if example is not None:
-            self.discrete.to(example)
+        self.discrete.to(example if example is not None else torch.empty(0))
 
     @property
     def probabilities(self) -> dict[str, float]:

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from symbayes.curvature.evaluate import evaluating, without_autocast
 from symbayes.data.source import Data
+from symbayes.invariance.discrete_average import DiscreteAverage
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layers.conv import ConvPath, LayerPath, PaddingMode
 from symbayes.layers.dense import DensePath
@@ -171,7 +172,8 @@ def _hardened(model: nn.Module, example: Any, off: float, average: bool) -> Hard
     plain = deepcopy(model)
     relaxed = {name: module for name, module in plain.named_modules() if isinstance(module, RelaxedLayer)}
     averages = {name: module for name, module in plain.named_modules() if isinstance(module, OrbitAverage)}
-    if not relaxed and not averages:
+    others = any(isinstance(module, DiscreteAverage) for module in plain.modules())  # refused in the end, by name
+    if not relaxed and not averages and not others:
         raise ValueError("The model has no relaxed layer to harden, and no average. sb.relax and sb.allconv make layers.")
     for name, layer in relaxed.items():
         if layer.equivariant_stride:

@@ -29,7 +29,7 @@ judged by what the network loses without it.
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 from math import log, sqrt
 from statistics import fmean, stdev
 from typing import Literal, cast
@@ -61,6 +61,7 @@ from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.priors import TensorwisePrior
 from symbayes.text import listed, number, text_table
 from symbayes.training.by_curvature import Laplace
+from symbayes.training.deterministic import seeded
 from symbayes.training.fit import learn, preset
 from symbayes.training.modes import Judged, LogOdds, judge, log_odds
 from symbayes.training.trainer import Problem, Schedule
@@ -202,24 +203,31 @@ def augmentations(
         progress: Whether to say on standard error what is done.
 
     Raises:
-        ValueError: If data are of no shape that has candidates, a candidate is not known, or numbers make no sense.
+        ValueError: If a candidate is not known or does not act on data, targets are at positions, or numbers make no sense.
+        TypeError: If a candidate is neither a name nor a discrete generator.
     """
     if epochs < 2 or repeats < 1 or samples < 2:
         raise ValueError(
             f"epochs and samples must be at least 2 and repeats at least 1; got {epochs}, {samples} and {repeats}."
         )
+    if likelihood is not None and likelihood.has_positions:
+        raise ValueError(
+            f"Networks are averaged so that outputs stay when inputs move; targets at positions ({type(likelihood).__name__}) "
+            "would have to move with them, so that every answer would be no. Ask with a target for each datum."
+        )
     nets = [_made(model, seed + start) for start in range(repeats)]
-    source = source_for(nets[0], data)
-    shape = tuple(next(iter(source.batches(2)))[0].shape[1:])
-    discrete, group = _chosen(shape, candidates)
-    size = sum(weight.numel() for weight in weights(nets[0]).values())
-    judged_by = rule or (Ggn() if size <= _EXACT else Preconditioned(Kfac(), 25, 4, 1, comparable=True))
-    if not isinstance(judged_by, Ggn | Preconditioned) or judged_by.in_blocks:
-        raise ValueError(f"Evidences must be compared by the full GGN, Ggn() or Preconditioned(...); got {judged_by}.")
-    run = _Run(source, likelihood or Categorical(), epochs, judged_by, seed, _say if progress else lambda words: None)
-    run.first(nets)
-    found, partly = run.discrete(discrete) if discrete else ([], None)
-    extents, rest = run.continuous(group, samples) if group is not None else (None, [])
+    with seeded(seed, nets[0]):
+        source = source_for(nets[0], data)
+        shape = tuple(next(iter(source.batches(2)))[0].shape[1:])
+        discrete, group = _chosen(shape, candidates)
+        size = sum(weight.numel() for weight in weights(nets[0]).values())
+        judged_by = rule or (Ggn() if size <= _EXACT else Preconditioned(Kfac(), 25, 4, 1, comparable=True))
+        if not isinstance(judged_by, Ggn | Preconditioned) or judged_by.in_blocks:
+            raise ValueError(f"Evidences must be compared by the full GGN, Ggn() or Preconditioned(...); got {judged_by}.")
+        run = _Run(source, likelihood or Categorical(), epochs, judged_by, seed, _say if progress else lambda words: None)
+        run.first(nets)
+        found, partly = run.discrete(discrete) if discrete else ([], None)
+        extents, rest = run.continuous(group, samples) if group is not None else (None, [])
     shares = {c.name: 1.0 if c.verdict == "yes" else c.amount.value / cast(float, c.amount.bound) for c in found if c.is_wanted}
     probabilities = Probabilities([generator for generator in discrete if generator.name in shares])
     probabilities.fix(shares)
@@ -271,15 +279,23 @@ def _chosen(
     if candidates is None:
         return discrete, group
     known = candidate_names(shape)
+    wrong = next((one for one in candidates if not isinstance(one, str | DiscreteGenerator)), None)
+    if wrong is not None or isinstance(candidates, str):
+        raise TypeError(
+            "Candidates must be a list of names, or of discrete generators such as sb.groups.mirror('x'); got "
+            f"{type(candidates if wrong is None else wrong).__name__}. Names are {', '.join(known)}."
+        )
     unknown = [name for name in candidates if isinstance(name, str) and name not in known]
     if unknown or not candidates:
         raise ValueError(
             f"Candidates for data of shape {shape} must be some of {', '.join(known)}, or discrete generators of your own; got "
             f"{', '.join(unknown) or 'none'}."
         )
-    own = [one for one in candidates if isinstance(one, DiscreteGenerator)]
+    chosen = [*(g for g in discrete if g.name in candidates), *(g for g in candidates if isinstance(g, DiscreteGenerator))]
+    for generator in chain.from_iterable(groups_of(chosen).values()):  # refused now, and not after training
+        generator.step.act(torch.empty(1, *shape))
     wanted = [generator.name for generator in group.generators if generator.extent in candidates]
-    return [*(g for g in discrete if g.name in candidates), *own], _only(group, wanted) if wanted else None
+    return chosen, _only(group, wanted) if wanted else None
 
 
 def _only(group: LieGroup, names: Sequence[str]) -> LieGroup:
@@ -399,7 +415,8 @@ class _Run:
 
     def _learn(self, problem: Problem, objective: Laplace, schedule: Schedule, start: int) -> None:
         trainer = objective.trainer(problem, schedule, objective.usual_optimiser(problem))
-        learn(trainer, generator=torch.Generator().manual_seed(self.seed + start))
+        with seeded(self.seed + start, problem.model):  # the same dropout for all that are compared
+            learn(trainer, generator=torch.Generator().manual_seed(self.seed + start))
 
     def _hyper(self) -> Laplace:
         return Laplace(Kfac(MonteCarloFisher()), burn_in=0.1, cool_down=0.2, extent_steps=2, extent_share=0.5)

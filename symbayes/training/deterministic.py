@@ -1,10 +1,11 @@
-"""Algorithms of a GPU that give the same numbers every time."""
+"""The same numbers every time: algorithms of a GPU that give them, and seeds of torch's global generators."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 #: By which cuBLAS is told to use fixed workspaces, and what it may be.
 _VARIABLE, _FIXED = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
@@ -35,3 +36,12 @@ def deterministic_algorithms(device: torch.device) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(enabled, warn_only=warns)
         torch.backends.cudnn.benchmark = benchmark
+
+
+@contextmanager
+def seeded(seed: int, model: nn.Module) -> Iterator[None]:
+    """Torch's global generators begin with a seed, as for dropout and shuffled loaders, and are put back in the end."""
+    devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield

@@ -61,6 +61,16 @@ def test_with_all_powers_alike_it_is_invariant_whatever_its_weights_are(net, ima
         assert (net(moved) - net(images)).abs().max() > 0.1
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_invariance_is_as_exact_as_the_precision_of_weights(fixed, generator):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 2)).double()
+    model = DiscreteAverage(net, [permuted_channels((1, 2, 0))], start=1.0)
+    if fixed:
+        model.discrete.fix({"channels": 1.0})
+    inputs = torch.randn(5, 3, 2, 2, generator=generator, dtype=torch.float64)
+    assert_close(model(inputs[:, [1, 2, 0]]), model(inputs), rtol=0, atol=1e-14)
+
+
 def test_it_is_the_mean_by_probabilities_of_its_elements(net, images):
     """Generator by generator, one after the other: the mirror first."""
     model = set_probabilities(DiscreteAverage(net, [mirror("x"), quarter_turns()]), [0.2, 0.3])

@@ -531,6 +531,8 @@ def test_what_cannot_be_hardened_is_named(generator):
         sb.harden(sb.allconv(task, ("conv",), 1), inputs)
     with pytest.raises(ValueError, match="no relaxed layer to harden, and no average"):
         sb.harden(nn.Linear(2, 2), torch.zeros(1, 2))
+    with pytest.raises(ValueError, match=r"'the model' is a DiscreteAverage, which has no plain form"):
+        sb.harden(sb.DiscreteAverage(nn.Flatten(), [sb.groups.mirror("x")]), inputs)
     with pytest.raises(ValueError, match="off must be a share"):
         sb.harden(RelaxedLayer({"a": nn.Linear(2, 2)}), torch.zeros(1, 2), off=1.0)
     layer = RelaxedLayer({"factored": FactoredPath((1, 4, 4), (2, 4, 4))})

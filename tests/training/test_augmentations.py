@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
 
 import symbayes as sb
 from symbayes.curvature.ggn import Ggn
@@ -14,7 +15,7 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Preconditioned
 from symbayes.data.source import TensorSource
 from symbayes.evidence.evidence import evidence_at
-from symbayes.groups.discrete import mirror, quarter_turns, time_reversal
+from symbayes.groups.discrete import mirror, permuted_channels, quarter_turns, time_reversal
 from symbayes.groups.lie import affine2d, colours
 from symbayes.invariance.augmentation import LearnedAugmentation, learned_augmentation
 from symbayes.invariance.discrete_average import DiscreteAverage, Probabilities
@@ -22,6 +23,7 @@ from symbayes.invariance.extents import Extents, ExtentSummary
 from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.layout import weights
 from symbayes.likelihoods.classes import Categorical
+from symbayes.likelihoods.positions import PerPosition
 from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
 from symbayes.training.augmentations import (
@@ -304,6 +306,41 @@ def test_what_cannot_be_asked_is_refused():
         augmentations(make, data, epochs=1, progress=False)
     with pytest.raises(ValueError, match=r"compared by the full GGN, Ggn\(\) or Preconditioned\(\.\.\.\); got KFAC"):
         augmentations(make, data, rule=Kfac(), progress=False)
+    with pytest.raises(ValueError, match=r"targets at positions \(PerPosition\) would have to move with them"):
+        augmentations(make, data, likelihood=PerPosition(Categorical(), 2), progress=False)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "error", "words"),
+    [
+        ("time_reversal", TypeError, r"list of names, or .*; got str\. Names are time_reversal, shift"),
+        ([mirror("x")], ValueError, r"Inputs must be images \[n, c, h, w\]"),
+        ([permuted_channels((2, 1, 0), dims=1)], ValueError, "permutation of 3 channels needs inputs with as many, got 1"),
+        (["time_reversal", time_reversal()], ValueError, "must have different names"),
+    ],
+)
+def test_candidates_that_cannot_be_asked_for_are_refused_before_training(candidates, error, words, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("Training has begun.")
+
+    monkeypatch.setattr("symbayes.training.augmentations.learn", never)
+    inputs, targets = sequences(20, 0)
+    with pytest.raises(error, match=words):
+        augmentations(make, (inputs, targets["sides"]), candidates=candidates, progress=False)
+
+
+def test_a_seed_settles_dropout_and_loaders_and_the_global_generator_stays():
+    inputs, targets = sequences(20, 0)
+    net = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(inputs[0].numel(), 2))
+    found = []
+    for state in (1, 2):
+        torch.manual_seed(state)
+        before = torch.get_rng_state()
+        loader = DataLoader(TensorDataset(inputs, targets["sides"]), batch_size=8, shuffle=True)
+        asked = augmentations(net, loader, candidates=["time_reversal"], epochs=2, repeats=1, progress=False)
+        found.append(asked["time_reversal"].log_odds.value)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert found[0] == found[1]
 
 
 def summary(name):
@@ -357,6 +394,30 @@ def test_an_augmentation_is_called_as_both_kinds_of_pipelines_do():
     assert 8 < int(mirrored.sum()) < 32
 
 
+def test_whole_numbers_may_be_moved_where_no_change_of_colours_was_learned():
+    both, alone = Extents(affine2d("rotation") * colours("brightness")), Extents(affine2d("rotation"))
+    for extents in (both, alone):
+        extents.shape = (3, 6, 6)
+        with torch.no_grad():
+            extents.value.copy_(torch.tensor([pi, 0.0])[: len(extents.names)])
+    still = images()[:1]
+    moved = LearnedAugmentation(both, torch.Generator().manual_seed(0))(still)
+    assert moved.dtype == torch.uint8
+    # The first of the draws is that of rotation in either.
+    assert torch.equal(moved, LearnedAugmentation(alone, torch.Generator().manual_seed(0))(still))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.float16, np.bool_])
+def test_arrays_of_any_kind_of_numbers_are_mirrored(kind):
+    augment = LearnedAugmentation(None, torch.Generator().manual_seed(0), Probabilities([mirror("x")], 1.0))
+    array = (np.arange(24).reshape(4, 6) * 2500).astype(kind)
+    array[0, 0] = 0
+    found = [augment(image=array)["image"] for _ in range(10)]
+    assert {one.dtype for one in found} == {array.dtype}
+    assert {(one == array).all() for one in found} == {True, False}
+    assert all((one == array).all() or (one == array[:, ::-1]).all() for one in found)
+
+
 def test_an_augmentation_refuses_what_it_cannot_change_rightly():
     of_colours = Extents(affine2d("rotation") * colours("brightness"))
     of_colours.shape = (3, 6, 6)
@@ -372,6 +433,26 @@ def test_an_augmentation_refuses_what_it_cannot_change_rightly():
         augment(image=np.zeros(6))
     with pytest.raises(ValueError, match=r"as many axes as those learned from, of 3 axes, or one of them; got \(6, 6\)"):
         LearnedAugmentation(None, None, Probabilities([mirror("x")]))(torch.zeros(6, 6))
+    with pytest.raises(ValueError, match=r"image= is for what was learned of images \[c, h, w\]; .* with 2 axes\. Give a"):
+        LearnedAugmentation(None, None, Probabilities([time_reversal()]))(image=np.zeros((6, 6)))
+
+
+@pytest.mark.parametrize("discrete_inside", [False, True])
+def test_an_augmentation_moves_in_the_order_of_the_averages(discrete_inside):
+    """A dot in the middle that is shifted along x, and turned before it or after: only then it leaves its row."""
+    group, turns = affine2d("translation_x"), [quarter_turns()]
+    if discrete_inside:
+        model = OrbitAverage(DiscreteAverage(nn.Flatten(), turns, start=1.0), group, 2)
+    else:
+        model = DiscreteAverage(OrbitAverage(nn.Flatten(), group, 2), turns, start=1.0)
+    dots = torch.zeros(50, 1, 9, 9)
+    dots[:, :, 4, 4] = 1
+    model(dots)
+    with torch.no_grad():
+        next(module for module in model.modules() if isinstance(module, Extents)).value.fill_(0.5)
+    torch.manual_seed(0)
+    moved = learned_augmentation(model)(dots)
+    assert bool((moved.sum((0, 1, 3))[[2, 6]] > 0.1).all()) == discrete_inside
 
 
 def test_a_model_with_both_kinds_of_average_gives_one_augmentation():
