@@ -300,6 +300,13 @@ def test_ctrl_c_ends_the_epoch_and_gives_a_partial_result(case, tmp_path, capfd)
     assert_same(fitted(case, checkpoint=tmp_path / "kept", resume=True), straight)
 
 
+def test_what_is_kept_as_the_best_is_known_before_the_first_hyper_step(monkeypatch):
+    interrupted_at(monkeypatch, 1)
+    with pytest.warns(UserWarning, match=r"stopped after 1 of 10 epochs"):
+        result = again(None, resume=False, objective=sb.Laplace(burn_in=0.5, keep_best=True))
+    assert torch.tensor(result.log_evidence).isfinite()
+
+
 def test_a_partial_bound_has_an_evidence():
     real = ElboTrainer.epoch
 
