@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -214,7 +214,8 @@ def asked_to_stop(words: str) -> Iterator[Callable[[], bool]]:
         nonlocal asked
         asked = True
         signal.signal(signal.SIGINT, usual)
-        os.write(2, f"\n{words}\n".encode())  # what prints may be under way itself
+        with suppress(OSError):  # who asks may have closed it
+            os.write(2, f"\n{words}\n".encode())  # what prints may be under way itself
 
     signal.signal(signal.SIGINT, note)
     try:

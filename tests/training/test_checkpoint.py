@@ -18,7 +18,7 @@ from symbayes.data.transform import FlipCrop
 from symbayes.errors import BusyError
 from symbayes.report.runs import make_page
 from symbayes.training.by_curvature import CurvatureTrainer
-from symbayes.training.checkpoint import PROBLEM, Checkpoint
+from symbayes.training.checkpoint import PROBLEM, Checkpoint, asked_to_stop
 from symbayes.training.deterministic import deterministic_algorithms
 from symbayes.training.elbo import ElboTrainer
 from symbayes.training.fit import learn
@@ -305,6 +305,16 @@ def test_what_is_kept_as_the_best_is_known_before_the_first_hyper_step(monkeypat
     with pytest.warns(UserWarning, match=r"stopped after 1 of 10 epochs"):
         result = again(None, resume=False, objective=sb.Laplace(burn_in=0.5, keep_best=True))
     assert torch.tensor(result.log_evidence).isfinite()
+
+
+def test_ctrl_c_where_nobody_can_be_told(monkeypatch):
+    def closed(*_):
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(os, "write", closed)
+    with asked_to_stop("Stopping.") as stops:
+        signal.raise_signal(signal.SIGINT)
+        assert stops()
 
 
 def test_a_partial_bound_has_an_evidence():
