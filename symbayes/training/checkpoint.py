@@ -20,11 +20,12 @@ from torch import Generator, Tensor
 from symbayes.data.folders import holds, locked, read_folder, write_folder
 from symbayes.data.source import TensorSource
 from symbayes.data.storage import DAMAGE, from_json, parse_json
-from symbayes.training.record import HISTORY, Record, read_history, write_history
+from symbayes.training.record import Record, read_history, write_history
 from symbayes.training.trainer import NUMBERS, TENSORS, Part, Problem, S, Trainer, damaged_state
 
-#: What a checkpoint has beside a state: what it is of. And the lock of who trains in a folder.
-PROBLEM, _RUNNING = "checkpoint.json", ".running"
+#: What a checkpoint has beside a state: what it is of, and records, under other names than those of a result, which may lie in
+#: the same folder. And the lock of who trains there.
+PROBLEM, RECORDS, _RUNNING = "checkpoint.json", "checkpoint.jsonl", ".running"
 FORMAT = 1
 
 
@@ -103,11 +104,11 @@ class Kept(Generic[S]):
                 "(--resume), or name another folder, or remove this one."
             )
         try:
-            contents = read_folder(folder, (TENSORS, NUMBERS, HISTORY, PROBLEM))
+            contents = read_folder(folder, (TENSORS, NUMBERS, RECORDS, PROBLEM))
             about: _About = from_json(parse_json(contents.files[PROBLEM], PROBLEM, finite=False), _About, PROBLEM)
             if about.format != FORMAT:
                 raise ValueError(f"it has format {about.format}; this version reads format {FORMAT}")
-            history = list(read_history(contents.files[HISTORY]))
+            history = list(read_history(contents.files[RECORDS], RECORDS))
         except (OSError, *DAMAGE) as error:
             raise damaged_state(folder, error) from error
         for name in {**about.problem, **self._problem}:
@@ -141,7 +142,7 @@ class Kept(Generic[S]):
             "beside": {name: part.state_dict() for name, part in self.beside.items()},
             "threads": torch.get_num_threads(),
         }
-        files = {HISTORY: write_history(history), PROBLEM: json.dumps(about, indent=1)}
+        files = {RECORDS: write_history(history), PROBLEM: json.dumps(about, indent=1)}
         write_folder(self.at.folder, self.trainer.files(state) | files)
         self._saved = time.monotonic()
 

@@ -18,12 +18,11 @@ from symbayes.data.transform import FlipCrop
 from symbayes.errors import BusyError
 from symbayes.report.runs import make_page
 from symbayes.training.by_curvature import CurvatureTrainer
-from symbayes.training.checkpoint import PROBLEM, Checkpoint, asked_to_stop
+from symbayes.training.checkpoint import PROBLEM, RECORDS, Checkpoint, asked_to_stop
 from symbayes.training.deterministic import deterministic_algorithms
 from symbayes.training.elbo import ElboTrainer
 from symbayes.training.fit import learn
 from symbayes.training.optimiser import Optimiser
-from symbayes.training.record import HISTORY
 from symbayes.training.scale import ScaleSearch
 from symbayes.training.trainer import TENSORS, Problem
 from tests.damage import reseal
@@ -207,11 +206,18 @@ def test_a_checkpoint_of_something_else_is_refused_by_name(change, message, begu
         again(begun, **change)
 
 
+def test_a_checkpoint_and_a_result_can_lie_in_one_folder(begun):
+    result = again(begun)
+    result.save(begun)
+    assert_same(again(begun, checkpoint_every=0.0), result)  # it has not replaced the checkpoint, nor others it
+    assert sb.load_result(begun, network()).history == result.history
+
+
 def test_a_checkpoint_of_another_version_or_damaged_is_refused(begun, monkeypatch):
-    whole = {name: (begun / name).read_bytes() for name in (PROBLEM, HISTORY, TENSORS)}
+    whole = {name: (begun / name).read_bytes() for name in (PROBLEM, RECORDS, TENSORS)}
     for name, content, message in (
         (PROBLEM, whole[PROBLEM].replace(b'"format": 1', b'"format": 8'), r"it has format 8; this version reads format 1"),
-        (HISTORY, b"", r"its records are not those of its state"),
+        (RECORDS, b"", r"its records are not those of its state"),
         (TENSORS, whole[TENSORS][:500], r"is damaged \(SafetensorError"),
     ):
         (begun / name).write_bytes(content)
@@ -337,7 +343,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, monkeypatch):
     interrupted_at(monkeypatch, 3, times=2)
     with pytest.raises(KeyboardInterrupt):
         fitted("map", checkpoint=tmp_path)
-    assert len((tmp_path / HISTORY).read_text().splitlines()) == 2
+    assert len((tmp_path / RECORDS).read_text().splitlines()) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
