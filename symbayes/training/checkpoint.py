@@ -153,14 +153,18 @@ def describe(problem: Problem, seed: int) -> dict[str, str]:
     Data that lie in memory are compared number by number; of a Dataset or DataLoader it is known how many there are.
     """
     model, data, weight = problem.model, problem.data, next(problem.model.parameters())
+    likelihood, prior = problem.likelihood, problem.prior
+    # What is learned is taken from the checkpoint, what is fixed must be the same.
+    learns = any(parameter.requires_grad for parameter in likelihood.parameters())
+    noise = "" if learns else "".join(f" {value:g}" for value in likelihood.noise().tolist())
     kinds = [f"{name} {type(module).__name__}" for name, module in model.named_modules()]
     shapes = [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in model.state_dict().items()]
     learned = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     found = {
         "model": f"{type(model).__name__} {_digest(repr((kinds, shapes, learned)).encode())}",
         "data": f"{data.size} data",
-        "likelihood": f"{type(problem.likelihood).__name__}{dict(problem.likelihood.settings())}",
-        "prior": f"{type(problem.prior).__name__}, learning {problem.prior.learn or 'all'}",
+        "likelihood": f"{type(likelihood).__name__}{dict(likelihood.settings())}{noise and f' of noise{noise}'}",
+        "prior": f"{type(prior).__name__} of precision {prior.precision:g}, learning {prior.learn or 'all'}",
         "precision": str(problem.precision),
         "seed": str(seed),
         "device": weight.device.type,
@@ -168,7 +172,7 @@ def describe(problem: Problem, seed: int) -> dict[str, str]:
         "version of symbayes": _version(),
     }
     if isinstance(data, TensorSource):
-        found["data"] = f"{data.size} data {_digest(_bytes(data.inputs), _bytes(data.targets))}"
+        found["data"] = f"{data.size} data {_digest(*_pieces(data.inputs), *_pieces(data.targets))}"
         found["augmentation"] = "none" if data.augment is None else _words(data.augment)
     return found
 
@@ -186,12 +190,13 @@ def _words(value: object) -> str:
     return repr(value) if own else type(value).__name__
 
 
-def _bytes(values: Tensor) -> bytes:
+def _pieces(values: Tensor) -> tuple[bytes, memoryview]:
+    """The form of values, and the values, which are not copied."""
     plain = values.detach().cpu().contiguous()
-    return f"{tuple(plain.shape)} {plain.dtype}".encode() + plain.flatten().view(torch.uint8).numpy().tobytes()
+    return f"{tuple(plain.shape)} {plain.dtype}".encode(), plain.flatten().view(torch.uint8).numpy().data
 
 
-def _digest(*contents: bytes) -> str:
+def _digest(*contents: bytes | memoryview) -> str:
     whole = hashlib.sha256()
     for content in contents:
         whole.update(content)

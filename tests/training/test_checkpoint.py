@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from symbayes.data.transform import FlipCrop
 from symbayes.errors import BusyError
 from symbayes.report.runs import make_page
 from symbayes.training.by_curvature import CurvatureTrainer
-from symbayes.training.checkpoint import PROBLEM, RECORDS, Checkpoint, asked_to_stop
+from symbayes.training.checkpoint import PROBLEM, RECORDS, Checkpoint, asked_to_stop, describe
 from symbayes.training.deterministic import deterministic_algorithms
 from symbayes.training.elbo import ElboTrainer
 from symbayes.training.fit import learn
@@ -198,12 +199,35 @@ def again(folder, model=None, data=DATA, epochs=EPOCHS, seed=3, resume=True, **o
         ({"objective": sb.Laplace()}, r"must go on with the objective it began with, Map.*; got Laplace"),
         ({"epochs": 11}, r"must go on with the schedule it began with, Schedule\(epochs=10"),
         ({"prior": sb.ScalarPrior(network())}, r"must go on with the prior it began with, TensorwisePrior.*; got ScalarPrior"),
+        ({"prior": sb.TensorwisePrior(network(), 9.0)}, r"the prior it began with, .* precision 1, .*; got .* precision 9, "),
         ({"resume": False}, r"holds the checkpoint of a training.*Go on from it by resume=True \(--resume\)"),
     ],
 )
 def test_a_checkpoint_of_something_else_is_refused_by_name(change, message, begun):
     with pytest.raises(ValueError, match=message):
         again(begun, **change)
+
+
+def test_a_fixed_noise_must_be_the_same(tmp_path):
+    def regression(noise, **options):
+        likelihood = sb.Gaussian(noise, 2).requires_grad_(False)
+        return again(tmp_path, network(2), VALUES, 3, likelihood=likelihood, augment=None, checkpoint_every=0.0, **options)
+
+    regression(0.5)
+    with pytest.raises(ValueError, match=r"the likelihood it began with, .* of noise 0\.5 0\.5; got .* of noise 2 2"):
+        regression(2.0)
+    assert regression(0.5).evidence.noise == [0.5, 0.5]
+
+
+def test_data_are_compared_without_a_copy():
+    model = nn.Linear(2**10, 2)
+    large = as_source((torch.zeros(2**11, 2**10), torch.zeros(2**11, dtype=torch.long)), torch.device("cpu"))
+    tracemalloc.start()
+    try:
+        describe(Problem(model, large, sb.Categorical(), sb.TensorwisePrior(model)), 0)
+        assert tracemalloc.get_traced_memory()[1] < 2**21  # of 2²³ bytes
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_checkpoint_and_a_result_can_lie_in_one_folder(begun):
