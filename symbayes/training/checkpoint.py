@@ -158,7 +158,8 @@ def describe(problem: Problem, seed: int) -> dict[str, str]:
     learns = any(parameter.requires_grad for parameter in likelihood.parameters())
     noise = "" if learns else "".join(f" {value:g}" for value in likelihood.noise().tolist())
     kinds = [f"{name} {type(module).__name__}" for name, module in model.named_modules()]
-    shapes = [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in model.state_dict().items()]
+    tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}  # not extra state
+    shapes = [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in tensors.items()]
     learned = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     found = {
         "model": f"{type(model).__name__} {_digest(repr((kinds, shapes, learned)).encode())}",

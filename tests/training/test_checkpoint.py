@@ -208,6 +208,38 @@ def test_a_checkpoint_of_something_else_is_refused_by_name(change, message, begu
         again(begun, **change)
 
 
+def test_other_epochs_are_named_where_usual_settings_follow_from_them(tmp_path):
+    def usual(epochs):
+        return again(tmp_path, epochs=epochs, objective=None, augment=None, checkpoint_every=0.0)
+
+    usual(4)
+    with pytest.raises(ValueError, match=r"the schedule it began with, Schedule\(epochs=4.*; got .*name another folder"):
+        usual(8)
+
+
+class Counting(nn.Module):
+    """What it keeps is no tensor."""
+
+    count = 0
+
+    def get_extra_state(self):
+        return {"count": self.count}
+
+    def set_extra_state(self, state):
+        self.count = state["count"]
+
+    def forward(self, inputs):
+        self.count += 1
+        return inputs
+
+
+def test_a_model_may_keep_what_is_no_tensor(tmp_path):
+    models = [nn.Sequential(*network(), Counting()) for _ in range(2)]
+    for model in models:  # the second goes on from the last checkpoint of the first
+        again(tmp_path, model, checkpoint_every=0.0)
+    assert models[1][-1].count > 0.8 * models[0][-1].count
+
+
 def test_a_fixed_noise_must_be_the_same(tmp_path):
     def regression(noise, **options):
         likelihood = sb.Gaussian(noise, 2).requires_grad_(False)
