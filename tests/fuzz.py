@@ -243,7 +243,7 @@ READERS: dict[str, Reader] = {
             lambda content, folder, name=name: beside(_kept(), name, _resumed, sealed=True)(content, folder),  # type: ignore[misc]
             "json" in name,
         )
-        for name in ("checkpoint.json", "state.json", "state.safetensors", "history.jsonl")
+        for name in ("checkpoint.json", "state.json", "state.safetensors", "checkpoint.jsonl")
     },
 }
 

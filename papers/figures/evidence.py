@@ -14,6 +14,7 @@ from torch import nn
 
 from papers.data import load
 from papers.ella.recipes import is_photographs, recipe
+from papers.rows import refuse_partial
 from symbayes.data.source import as_source
 from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
@@ -79,6 +80,7 @@ def train(
         model, task.train, prior=prior, objective=chosen.objective, optimiser=chosen.optimiser, schedule=chosen.schedule,
         augment=FlipCrop() if chosen.augment else None, seed=seed, progress=False,
     )  # fmt: skip
+    refuse_partial(result)
     return _described(result, task, f"{'+'.join(paths)}, width {width}", start, method, seed)
 
 

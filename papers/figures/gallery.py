@@ -18,6 +18,7 @@ from papers.demos import sets
 from papers.figures import networks as boards
 from papers.figures.networks import RELAXATION, board_network, digit_network, filter_network, spelled
 from papers.figures.pictures import PICTURES
+from papers.rows import refuse_partial
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.storage import write_together
@@ -233,10 +234,11 @@ def _fit(
 ) -> Result:
     """A model learned by the evidence."""
     schedule = Schedule(max(1, round(settings.effort * epochs)), batch_size, learning_rate, warm_up=0.0)
-    return fit(
+    result = fit(
         model, data, likelihood=likelihood, objective=objective, optimiser=PLAIN, schedule=schedule, seed=settings.seed,
         progress=False,
     )  # fmt: skip
+    return refuse_partial(result)
 
 
 def _facts(result: Result, test: tuple[Tensor, Tensor] | None = None) -> Numbers:

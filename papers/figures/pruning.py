@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from papers.ella.recipes import is_photographs
+from papers.rows import refuse_partial
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.task import Task
@@ -135,7 +136,8 @@ def trained(
         # The full GGN of a large network, which a search of the scale would ask for, takes longer than its training.
         objective = Laplace(final_rule=Kfac(MonteCarloFisher())) if network == "resnet18" else None
         augment = _augmentation(task)
-        yield seed, fit(model, task.train, objective=objective, epochs=epochs, augment=augment, seed=seed, progress=False)
+        result = fit(model, task.train, objective=objective, epochs=epochs, augment=augment, seed=seed, progress=False)
+        yield seed, refuse_partial(result)
 
 
 def _augmentation(task: Task) -> FlipCrop | None:
@@ -149,7 +151,10 @@ def tuned(model: nn.Module, task: Task, epochs: int, seed: int, prior: Prior | N
         own.load_state_dict(prior.state_dict())
     objective, schedule = Map(Kfac(MonteCarloFisher())), Schedule(epochs=epochs, learning_rate=_RATE)
     augment = _augmentation(task)
-    fit(model, task.train, prior=own, objective=objective, schedule=schedule, augment=augment, seed=seed, progress=False)
+    result = fit(
+        model, task.train, prior=own, objective=objective, schedule=schedule, augment=augment, seed=seed, progress=False
+    )
+    refuse_partial(result)
     return scores(model, task)[0]
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from papers.ella.recipes import is_photographs
 from papers.figures.pruning import scores, tuned
+from papers.rows import refuse_partial
 from symbayes.curvature.evaluate import evaluating
 from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
@@ -129,6 +130,7 @@ def structures(
         model = relaxed(network, example[:8], torch.Generator().manual_seed(seed))
         augment = FlipCrop() if is_photographs(task.name) else None
         result = fit(model.to(device), task.train, epochs=epochs, augment=augment, seed=seed, progress=False)
+        refuse_partial(result)
         before, evidence = scores(result.model, task), result.evidence
         for off in OFF:
             say(f"seed {seed}: hardening")

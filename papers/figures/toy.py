@@ -16,6 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from papers.figures.toy_picture import picture
+from papers.rows import refuse_partial
 from symbayes.curvature.ggn import Ggn
 from symbayes.groups.lie import affine2d
 from symbayes.invariance.orbit_average import OrbitAverage
@@ -121,6 +122,7 @@ def learn(settings: Settings, by: str, start: float) -> Numbers:
         seed=settings.seed,
         progress=False,
     )
+    refuse_partial(result)
     seen, fresh = (result.evaluate(data, by="plug-in") for data in (train, test))
     return {
         "by": by,

@@ -12,9 +12,9 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -52,10 +52,12 @@ class Contents:
     is_sealed: bool
 
 
-def seal(files: Mapping[str, bytes | str]) -> dict[str, bytes]:
-    """The files, and the seal that says that they belong together."""
+def seal(files: Mapping[str, bytes | str], beside: Mapping[str, _File] | None = None) -> dict[str, bytes]:
+    """The files, and the seal that says that they belong together; and what it says of others beside them."""
     contents = {name: content.encode() if isinstance(content, str) else content for name, content in files.items()}
-    sizes = {name: {"bytes": len(content), "sha256": _digest(content)} for name, content in sorted(contents.items())}
+    listed = {name: asdict(file) for name, file in (beside or {}).items()}
+    listed |= {name: {"bytes": len(content), "sha256": _digest(content)} for name, content in contents.items()}
+    sizes = dict(sorted(listed.items()))
     of_all = {"format": FORMAT, "files": sizes, "digest": _digest(json.dumps(sizes).encode())}
     return {**contents, SEAL: json.dumps(of_all, indent=1).encode()}
 
@@ -64,7 +66,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes | str], leaving_out: Se
     """Replace files of a folder, all of them or, if there is no room or the process is killed, none.
 
     Args:
-        folder: Made if it is not there. What else is in it stays.
+        folder: Made if it is not there. What else is in it stays, and stays sealed.
         files: Contents by name, which may lie in folders within.
         leaving_out: Names that are removed if they are not among the files.
     """
@@ -76,7 +78,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes | str], leaving_out: Se
             shutil.rmtree(left, ignore_errors=True)
         fresh = folder / f"{_FRESH}{uuid4().hex}"
         try:
-            for name, content in seal(files).items():
+            for name, content in seal(files, _staying(folder, {*files, *leaving_out})).items():
                 write_synced(fresh / name, content)
             for place in {(fresh / name).parent for name in files} | {fresh}:
                 sync(place)
@@ -88,6 +90,16 @@ def write_folder(folder: Path, files: Mapping[str, bytes | str], leaving_out: Se
         for name in leaving_out:
             if name not in files:
                 (folder / name).unlink(missing_ok=True)
+
+
+def _staying(folder: Path, names: Set[str]) -> dict[str, _File]:
+    """What the seal that is there says of files of other names, such as of a checkpoint beside a result."""
+    try:
+        raw = _read(folder, SEAL, _LONGEST)
+        known = {} if raw is None else _open(raw)
+    except ValueError:  # who reads them is told so
+        return {}
+    return {name: file for name, file in known.items() if name not in names and (folder / name).is_file()}
 
 
 def remove_folder(folder: Path) -> None:

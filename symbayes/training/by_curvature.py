@@ -272,7 +272,10 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         if state.search is not None and state.search.kept and not state.search.is_done:
             state.search.give_up()
         problem, state.curvature = self.problem, self._pass(state, self.rule)
-        return self._final(state, evidence_at(state.curvature, problem.model, problem.prior, problem.data.size))
+        evidence = evidence_at(state.curvature, problem.model, problem.prior, problem.data.size)
+        if state.best is not None:  # there may have been no hyper-step yet
+            state.best.offer(evidence, state.epoch + 1, state.before)
+        return self._final(state, evidence)
 
     def finish(self, state: CurvatureState) -> Callable[[], Posterior]:
         problem = self.problem

@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,11 +20,12 @@ from torch import Generator, Tensor
 from symbayes.data.folders import holds, locked, read_folder, write_folder
 from symbayes.data.source import TensorSource
 from symbayes.data.storage import DAMAGE, from_json, parse_json
-from symbayes.training.record import HISTORY, Record, read_history, write_history
+from symbayes.training.record import Record, read_history, write_history
 from symbayes.training.trainer import NUMBERS, TENSORS, Part, Problem, S, Trainer, damaged_state
 
-#: What a checkpoint has beside a state: what it is of. And the lock of who trains in a folder.
-PROBLEM, _RUNNING = "checkpoint.json", ".running"
+#: What a checkpoint has beside a state: what it is of, and records, under other names than those of a result, which may lie in
+#: the same folder. And the lock of who trains there.
+PROBLEM, RECORDS, _RUNNING = "checkpoint.json", "checkpoint.jsonl", ".running"
 FORMAT = 1
 
 
@@ -103,11 +104,11 @@ class Kept(Generic[S]):
                 "(--resume), or name another folder, or remove this one."
             )
         try:
-            contents = read_folder(folder, (TENSORS, NUMBERS, HISTORY, PROBLEM))
+            contents = read_folder(folder, (TENSORS, NUMBERS, RECORDS, PROBLEM))
             about: _About = from_json(parse_json(contents.files[PROBLEM], PROBLEM, finite=False), _About, PROBLEM)
             if about.format != FORMAT:
                 raise ValueError(f"it has format {about.format}; this version reads format {FORMAT}")
-            history = list(read_history(contents.files[HISTORY]))
+            history = list(read_history(contents.files[RECORDS], RECORDS))
         except (OSError, *DAMAGE) as error:
             raise damaged_state(folder, error) from error
         for name in {**about.problem, **self._problem}:
@@ -141,7 +142,7 @@ class Kept(Generic[S]):
             "beside": {name: part.state_dict() for name, part in self.beside.items()},
             "threads": torch.get_num_threads(),
         }
-        files = {HISTORY: write_history(history), PROBLEM: json.dumps(about, indent=1)}
+        files = {RECORDS: write_history(history), PROBLEM: json.dumps(about, indent=1)}
         write_folder(self.at.folder, self.trainer.files(state) | files)
         self._saved = time.monotonic()
 
@@ -152,14 +153,19 @@ def describe(problem: Problem, seed: int) -> dict[str, str]:
     Data that lie in memory are compared number by number; of a Dataset or DataLoader it is known how many there are.
     """
     model, data, weight = problem.model, problem.data, next(problem.model.parameters())
+    likelihood, prior = problem.likelihood, problem.prior
+    # What is learned is taken from the checkpoint, what is fixed must be the same.
+    learns = any(parameter.requires_grad for parameter in likelihood.parameters())
+    noise = "" if learns else "".join(f" {value:g}" for value in likelihood.noise().tolist())
     kinds = [f"{name} {type(module).__name__}" for name, module in model.named_modules()]
-    shapes = [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in model.state_dict().items()]
+    tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}  # not extra state
+    shapes = [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in tensors.items()]
     learned = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     found = {
         "model": f"{type(model).__name__} {_digest(repr((kinds, shapes, learned)).encode())}",
         "data": f"{data.size} data",
-        "likelihood": f"{type(problem.likelihood).__name__}{dict(problem.likelihood.settings())}",
-        "prior": f"{type(problem.prior).__name__}, learning {problem.prior.learn or 'all'}",
+        "likelihood": f"{type(likelihood).__name__}{dict(likelihood.settings())}{noise and f' of noise{noise}'}",
+        "prior": f"{type(prior).__name__} of precision {prior.precision:g}, learning {prior.learn or 'all'}",
         "precision": str(problem.precision),
         "seed": str(seed),
         "device": weight.device.type,
@@ -167,7 +173,7 @@ def describe(problem: Problem, seed: int) -> dict[str, str]:
         "version of symbayes": _version(),
     }
     if isinstance(data, TensorSource):
-        found["data"] = f"{data.size} data {_digest(_bytes(data.inputs), _bytes(data.targets))}"
+        found["data"] = f"{data.size} data {_digest(*_pieces(data.inputs), *_pieces(data.targets))}"
         found["augmentation"] = "none" if data.augment is None else _words(data.augment)
     return found
 
@@ -185,12 +191,13 @@ def _words(value: object) -> str:
     return repr(value) if own else type(value).__name__
 
 
-def _bytes(values: Tensor) -> bytes:
+def _pieces(values: Tensor) -> tuple[bytes, memoryview]:
+    """The form of values, and the values, which are not copied."""
     plain = values.detach().cpu().contiguous()
-    return f"{tuple(plain.shape)} {plain.dtype}".encode() + plain.flatten().view(torch.uint8).numpy().tobytes()
+    return f"{tuple(plain.shape)} {plain.dtype}".encode(), plain.flatten().view(torch.uint8).numpy().data
 
 
-def _digest(*contents: bytes) -> str:
+def _digest(*contents: bytes | memoryview) -> str:
     whole = hashlib.sha256()
     for content in contents:
         whole.update(content)
@@ -214,7 +221,8 @@ def asked_to_stop(words: str) -> Iterator[Callable[[], bool]]:
         nonlocal asked
         asked = True
         signal.signal(signal.SIGINT, usual)
-        os.write(2, f"\n{words}\n".encode())  # what prints may be under way itself
+        with suppress(OSError):  # who asks may have closed it
+            os.write(2, f"\n{words}\n".encode())  # what prints may be under way itself
 
     signal.signal(signal.SIGINT, note)
     try:

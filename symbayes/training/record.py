@@ -110,14 +110,14 @@ def write_history(history: Sequence[Record]) -> str:
     return "".join(json.dumps(epoch) + "\n" for epoch in epochs)
 
 
-def read_history(content: bytes) -> tuple[Record, ...]:
-    """What `write_history` gave.
+def read_history(content: bytes, name: str = HISTORY) -> tuple[Record, ...]:
+    """What `write_history` gave, from a file of this name.
 
     Raises:
         ValueError: If it is damaged.
     """
-    epochs = parse_json(content, HISTORY, lines=True)
-    history: tuple[Record, ...] = from_json(epochs, tuple[Record, ...], HISTORY)
+    epochs = parse_json(content, name, lines=True)
+    history: tuple[Record, ...] = from_json(epochs, tuple[Record, ...], name)
     if any("evidence" not in epoch for epoch in epochs):
         raise ValueError("epochs must have an evidence or null, and the last that of result.json")
     return history

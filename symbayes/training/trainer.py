@@ -314,7 +314,8 @@ class Trainer(ABC, Generic[S]):
 
     def __init__(self, objective: "Objective", problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
         self.problem, self.schedule, self.optimiser = problem, schedule, optimiser
-        self._settings = {"objective": repr(objective), "optimiser": repr(optimiser), "schedule": repr(schedule)}
+        # The schedule first, since usual settings of the others follow from it.
+        self._settings = {"schedule": repr(schedule), "objective": repr(objective), "optimiser": repr(optimiser)}
 
     @abstractmethod
     def check(self) -> float:
@@ -388,7 +389,10 @@ class Trainer(ABC, Generic[S]):
         tensors, numbers, given = _parse(contents, folder)
         for name, own in self._settings.items():
             if given.get(name) != own:
-                raise ValueError(f"Training must go on with the {name} it began with, {given.get(name)}; got {own}.")
+                raise ValueError(
+                    f"The training in {folder} must go on with the {name} it began with, {given.get(name)}; got {own}. Give "
+                    "the same, or name another folder for a new training."
+                )
         state = self.init(torch.Generator() if generator is None else generator)
         state.load_state_dict({**numbers, **tensors})
         for part in (self.problem.model, self.problem.prior, self.problem.likelihood):

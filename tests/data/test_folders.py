@@ -112,6 +112,18 @@ def test_files_without_a_seal_are_read_as_they_are(tmp_path):
         read_folder(tmp_path, ("a",), most=4)
 
 
+def test_other_files_that_are_there_stay_sealed(tmp_path):
+    write_folder(tmp_path, OLD)
+    write_folder(tmp_path, {"a": "new a", "d": "d"}, leaving_out=("b",))
+    assert read_folder(tmp_path, ("a", "in/c", "d"), ("b",)).files == {"a": b"new a", "in/c": b"old c", "d": b"d"}
+    (tmp_path / "in" / "c").write_text("changed")
+    with pytest.raises(ValueError, match=r"in/c is not the file that was saved"):
+        read_folder(tmp_path, ("in/c",))
+    (tmp_path / SEAL).write_text("{}")
+    write_folder(tmp_path, {"a": "alone"})  # a damaged seal is replaced
+    assert read_folder(tmp_path, ("a",)).files == {"a": b"alone"}
+
+
 def test_names_that_the_new_files_lack_are_removed(tmp_path):
     (tmp_path / "mine").write_text("stays")
     write_folder(tmp_path, OLD)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -18,12 +19,11 @@ from symbayes.data.transform import FlipCrop
 from symbayes.errors import BusyError
 from symbayes.report.runs import make_page
 from symbayes.training.by_curvature import CurvatureTrainer
-from symbayes.training.checkpoint import PROBLEM, Checkpoint
+from symbayes.training.checkpoint import PROBLEM, RECORDS, Checkpoint, asked_to_stop, describe
 from symbayes.training.deterministic import deterministic_algorithms
 from symbayes.training.elbo import ElboTrainer
 from symbayes.training.fit import learn
 from symbayes.training.optimiser import Optimiser
-from symbayes.training.record import HISTORY
 from symbayes.training.scale import ScaleSearch
 from symbayes.training.trainer import TENSORS, Problem
 from tests.damage import reseal
@@ -199,6 +199,7 @@ def again(folder, model=None, data=DATA, epochs=EPOCHS, seed=3, resume=True, **o
         ({"objective": sb.Laplace()}, r"must go on with the objective it began with, Map.*; got Laplace"),
         ({"epochs": 11}, r"must go on with the schedule it began with, Schedule\(epochs=10"),
         ({"prior": sb.ScalarPrior(network())}, r"must go on with the prior it began with, TensorwisePrior.*; got ScalarPrior"),
+        ({"prior": sb.TensorwisePrior(network(), 9.0)}, r"the prior it began with, .* precision 1, .*; got .* precision 9, "),
         ({"resume": False}, r"holds the checkpoint of a training.*Go on from it by resume=True \(--resume\)"),
     ],
 )
@@ -207,11 +208,72 @@ def test_a_checkpoint_of_something_else_is_refused_by_name(change, message, begu
         again(begun, **change)
 
 
+def test_other_epochs_are_named_where_usual_settings_follow_from_them(tmp_path):
+    def usual(epochs):
+        return again(tmp_path, epochs=epochs, objective=None, augment=None, checkpoint_every=0.0)
+
+    usual(4)
+    with pytest.raises(ValueError, match=r"the schedule it began with, Schedule\(epochs=4.*; got .*name another folder"):
+        usual(8)
+
+
+class Counting(nn.Module):
+    """What it keeps is no tensor."""
+
+    count = 0
+
+    def get_extra_state(self):
+        return {"count": self.count}
+
+    def set_extra_state(self, state):
+        self.count = state["count"]
+
+    def forward(self, inputs):
+        self.count += 1
+        return inputs
+
+
+def test_a_model_may_keep_what_is_no_tensor(tmp_path):
+    models = [nn.Sequential(*network(), Counting()) for _ in range(2)]
+    for model in models:  # the second goes on from the last checkpoint of the first
+        again(tmp_path, model, checkpoint_every=0.0)
+    assert models[1][-1].count > 0.8 * models[0][-1].count
+
+
+def test_a_fixed_noise_must_be_the_same(tmp_path):
+    def regression(noise, **options):
+        likelihood = sb.Gaussian(noise, 2).requires_grad_(False)
+        return again(tmp_path, network(2), VALUES, 3, likelihood=likelihood, augment=None, checkpoint_every=0.0, **options)
+
+    regression(0.5)
+    with pytest.raises(ValueError, match=r"the likelihood it began with, .* of noise 0\.5 0\.5; got .* of noise 2 2"):
+        regression(2.0)
+    assert regression(0.5).evidence.noise == [0.5, 0.5]
+
+
+def test_data_are_compared_without_a_copy():
+    model = nn.Linear(2**10, 2)
+    large = as_source((torch.zeros(2**11, 2**10), torch.zeros(2**11, dtype=torch.long)), torch.device("cpu"))
+    tracemalloc.start()
+    try:
+        describe(Problem(model, large, sb.Categorical(), sb.TensorwisePrior(model)), 0)
+        assert tracemalloc.get_traced_memory()[1] < 2**21  # of 2²³ bytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_checkpoint_and_a_result_can_lie_in_one_folder(begun):
+    result = again(begun)
+    result.save(begun)
+    assert_same(again(begun, checkpoint_every=0.0), result)  # it has not replaced the checkpoint, nor others it
+    assert sb.load_result(begun, network()).history == result.history
+
+
 def test_a_checkpoint_of_another_version_or_damaged_is_refused(begun, monkeypatch):
-    whole = {name: (begun / name).read_bytes() for name in (PROBLEM, HISTORY, TENSORS)}
+    whole = {name: (begun / name).read_bytes() for name in (PROBLEM, RECORDS, TENSORS)}
     for name, content, message in (
         (PROBLEM, whole[PROBLEM].replace(b'"format": 1', b'"format": 8'), r"it has format 8; this version reads format 1"),
-        (HISTORY, b"", r"its records are not those of its state"),
+        (RECORDS, b"", r"its records are not those of its state"),
         (TENSORS, whole[TENSORS][:500], r"is damaged \(SafetensorError"),
     ):
         (begun / name).write_bytes(content)
@@ -300,6 +362,23 @@ def test_ctrl_c_ends_the_epoch_and_gives_a_partial_result(case, tmp_path, capfd)
     assert_same(fitted(case, checkpoint=tmp_path / "kept", resume=True), straight)
 
 
+def test_what_is_kept_as_the_best_is_known_before_the_first_hyper_step(monkeypatch):
+    interrupted_at(monkeypatch, 1)
+    with pytest.warns(UserWarning, match=r"stopped after 1 of 10 epochs"):
+        result = again(None, resume=False, objective=sb.Laplace(burn_in=0.5, keep_best=True))
+    assert torch.tensor(result.log_evidence).isfinite()
+
+
+def test_ctrl_c_where_nobody_can_be_told(monkeypatch):
+    def closed(*_):
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(os, "write", closed)
+    with asked_to_stop("Stopping.") as stops:
+        signal.raise_signal(signal.SIGINT)
+        assert stops()
+
+
 def test_a_partial_bound_has_an_evidence():
     real = ElboTrainer.epoch
 
@@ -320,7 +399,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, monkeypatch):
     interrupted_at(monkeypatch, 3, times=2)
     with pytest.raises(KeyboardInterrupt):
         fitted("map", checkpoint=tmp_path)
-    assert len((tmp_path / HISTORY).read_text().splitlines()) == 2
+    assert len((tmp_path / RECORDS).read_text().splitlines()) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
