@@ -271,11 +271,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
     def conclude(self, state: CurvatureState) -> EvidenceRecord:
         if state.search is not None and state.search.kept and not state.search.is_done:
             state.search.give_up()
-        problem, state.curvature = self.problem, self._pass(state, self.rule)
-        evidence = evidence_at(state.curvature, problem.model, problem.prior, problem.data.size)
-        if state.best is not None:  # there may have been no hyper-step yet
-            state.best.offer(evidence, state.epoch + 1, state.before)
-        return self._final(state, evidence)
+        return self._settle(state, self._pass(state, self.rule), moves=False, last=True)[0]
 
     def finish(self, state: CurvatureState) -> Callable[[], Posterior]:
         problem = self.problem

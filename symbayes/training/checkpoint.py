@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 
 from symbayes.data.folders import holds, locked, read_folder, write_folder
 from symbayes.data.source import TensorSource
-from symbayes.data.storage import DAMAGE, from_json, parse_json
+from symbayes.data.storage import DAMAGE, error_words, from_json, parse_json
 from symbayes.training.record import Record, read_history, write_history
 from symbayes.training.trainer import NUMBERS, TENSORS, Part, Problem, S, Trainer, damaged_state
 
@@ -133,7 +133,7 @@ class Kept(Generic[S]):
         return state, history
 
     def offer(self, state: S, history: list[Record], *, now: bool = False) -> None:
-        """Save the state if it is time, or asked for."""
+        """Save the state if it is time, or asked for; where it cannot be saved that is said, and the last one stays."""
         if not now and time.monotonic() - self._saved < self.at.every:
             return
         about = {
@@ -143,7 +143,14 @@ class Kept(Generic[S]):
             "threads": torch.get_num_threads(),
         }
         files = {RECORDS: write_history(history), PROBLEM: json.dumps(about, indent=1)}
-        write_folder(self.at.folder, self.trainer.files(state) | files)
+        try:
+            write_folder(self.at.folder, self.trainer.files(state) | files)
+        except OSError as error:  # no reason to lose what is being trained
+            warnings.warn(
+                f"The checkpoint in {self.at.folder} could not be replaced after epoch {state.epoch} ({error_words(error)}). "
+                "Training goes on; make room, so that the next one can be saved.",
+                stacklevel=2,
+            )
         self._saved = time.monotonic()
 
 

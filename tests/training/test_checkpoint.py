@@ -18,6 +18,7 @@ from symbayes.data.source import as_source
 from symbayes.data.transform import FlipCrop
 from symbayes.errors import BusyError
 from symbayes.report.runs import make_page
+from symbayes.training import checkpoint as checkpoint_module
 from symbayes.training.by_curvature import CurvatureTrainer
 from symbayes.training.checkpoint import PROBLEM, RECORDS, Checkpoint, asked_to_stop, describe
 from symbayes.training.deterministic import deterministic_algorithms
@@ -367,6 +368,17 @@ def test_what_is_kept_as_the_best_is_known_before_the_first_hyper_step(monkeypat
     with pytest.warns(UserWarning, match=r"stopped after 1 of 10 epochs"):
         result = again(None, resume=False, objective=sb.Laplace(burn_in=0.5, keep_best=True))
     assert torch.tensor(result.log_evidence).isfinite()
+
+
+def test_training_goes_on_where_a_checkpoint_cannot_be_saved(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_module, "write_folder", full)
+    with pytest.warns(UserWarning, match=r"could not be replaced after epoch \d+ .*No space left"):
+        result = again(tmp_path, checkpoint_every=0.0)
+    assert not result.is_partial
+    assert result.history[-1].epoch == result.history[-1].epochs
 
 
 def test_ctrl_c_where_nobody_can_be_told(monkeypatch):
