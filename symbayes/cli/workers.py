@@ -1,6 +1,7 @@
 """Tasks in processes of their own, some at a time: one that dies costs its task, and Ctrl-C ends all of them."""
 
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -69,7 +70,7 @@ def run_apart(
                 assert isinstance(ready, Connection)
                 task, process = running[ready]
                 try:
-                    kind, *rest = ready.recv()
+                    kind, *rest = pickle.loads(ready.recv_bytes())
                 except (EOFError, OSError):
                     kind, rest = "ended", [None, _died(process)]
                 if kind == "told":
@@ -107,12 +108,17 @@ def _alone(pipe: Connection, work: Callable[..., Any], arguments: tuple[Any, ...
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     try:
-        answer: tuple[Any, ...] = ("ended", work(lambda what: pipe.send(("told", what)), *arguments), None)
+        answer: tuple[Any, ...] = ("ended", work(lambda what: _send(pipe, ("told", what)), *arguments), None)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except Exception as error:
         answer = ("ended", None, error)
-    pipe.send(answer)
+    _send(pipe, answer)
+
+
+def _send(pipe: Connection, news: tuple[Any, ...]) -> None:
+    """As bytes: a pipe of its own accord would send tensors as memory of this process, which may have ended when it is read."""
+    pipe.send_bytes(pickle.dumps(news))
 
 
 def _end_with_parent() -> None:
@@ -134,7 +140,7 @@ def _drain(ready: Connection) -> None:
     """Hear a process to its end, so that it does not wait to be heard."""
     with suppress(EOFError, OSError):
         while True:
-            ready.recv()
+            ready.recv_bytes()
 
 
 def _end(ready: Connection, process: SpawnProcess) -> None:

@@ -8,6 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+import torch
 
 from symbayes.cli.workers import DiedError, Ended, Told, run_apart
 
@@ -18,6 +19,8 @@ def work(tell, what, folder=None):
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "fails":
         raise KeyError("no such thing")
+    if what == "tensors":
+        return [torch.full((1000,), float(number)) for number in range(20)]
     if what == "waits":
         (folder / str(os.getpid())).touch()
         try:
@@ -36,6 +39,11 @@ def test_a_process_that_dies_costs_its_task():
     assert "exit code -9" in str(ended["dies"].error)
     assert isinstance(ended["fails"].error, KeyError)
     assert ended["a"].value not in (None, os.getpid())
+
+
+def test_tensors_outlive_the_process_that_made_them():
+    (ended,) = (one for one in run_apart(work, {"a": ("tensors",)}, jobs=1) if isinstance(one, Ended))
+    assert [float(tensor.mean()) for tensor in ended.value] == list(range(20))
 
 
 def test_ctrl_c_asks_those_at_work_to_end_and_begins_no_other(tmp_path):
