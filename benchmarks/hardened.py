@@ -24,20 +24,20 @@ def measure_hardened(batch_size: int, repeats: int) -> dict[str, dict[str, Timin
     for name in ("allconv", "cnn"):
         inputs, _ = data_for(NETWORKS[name], batch_size, generator)
         strict = NETWORKS[name].build()
-        found[NETWORKS[name].title] = _measure(strict, relax(strict, inputs[:8], generator=generator), "conv", inputs, repeats)
+        found[NETWORKS[name].title] = _measure(strict, relax(strict, inputs[:8], generator=generator), inputs, repeats)
     inputs = torch.randn(batch_size, _CHANNELS, _SIDE, _SIDE, generator=generator)
     relaxed = relax(_matrices(), inputs[:8], "conv", grid=(_SIDE, _SIDE), generator=generator)
-    found["three matrices that became convolutions"] = _measure(_convolutions(), relaxed, "conv", inputs, repeats)
+    found["three matrices that became convolutions"] = _measure(_convolutions(), relaxed, inputs, repeats)
     return found
 
 
 @torch.no_grad()
-def _measure(strict: nn.Module, relaxed: nn.Module, kept: str, inputs: Tensor, repeats: int) -> dict[str, Timing]:
+def _measure(strict: nn.Module, relaxed: nn.Module, inputs: Tensor, repeats: int) -> dict[str, Timing]:
     for layer in relaxed.modules():
         if isinstance(layer, RelaxedLayer):
             for name, path in layer.paths.items():
                 for weight in path.parameters():
-                    weight.normal_(0, 0.1) if name == kept else weight.zero_()
+                    weight.normal_(0, 0.1) if name == "conv" else weight.zero_()
     networks = {STRICT: strict, RELAXED: relaxed, HARDENED: harden(relaxed, inputs[:8])}
     return interleaved({name: _forward(network.eval(), inputs) for name, network in networks.items()}, STRICT, repeats)
 

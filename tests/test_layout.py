@@ -199,14 +199,18 @@ class Twice(nn.Module, Averaging):
         self.net = net
 
 
+def inside(average, name, generator):
+    """A map in an average, what it sees, and its site."""
+    build, draw = SITES[name]
+    module, inputs = build().double(), draw(generator)
+    return module, inputs.double() if inputs.is_floating_point() else inputs, Layout.of(average(module)).sites["net"]
+
+
 @pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("name", SITES)
 def test_rows_averaged_by_the_shortcut_are_the_mean_of_rows(name, distinct, generator):
     """In chunks of a datum or more, and by averaging what a map sees, where its rows are linear in that."""
-    build, draw = SITES[name]
-    module, inputs = build().double(), draw(generator)
-    inputs = inputs.double() if inputs.is_floating_point() else inputs
-    site = Layout.of(Twice(module)).sites["net"]
+    module, inputs, site = inside(Twice, name, generator)
     wanted = site.form.rows(inputs, distinct=distinct).fold(3).mean_over_copies()
     for budget in (1, 10**6):
         found = list(site.mean_rows(inputs, budget, distinct=distinct))
@@ -230,10 +234,7 @@ class Unequal(Twice):
 @pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("name", SITES)
 def test_rows_are_averaged_by_what_their_copies_count(name, distinct, generator):
-    build, draw = SITES[name]
-    module, inputs = build().double(), draw(generator)
-    inputs = inputs.double() if inputs.is_floating_point() else inputs
-    site = Layout.of(Unequal(module)).sites["net"]
+    _, inputs, site = inside(Unequal, name, generator)
     rows = site.form.rows(inputs, distinct=distinct).fold(3)
     inner = rows.copies // 3  # copies that a map makes itself, which count the same
     each = rows.values.unflatten(1, (rows.copies, -1))

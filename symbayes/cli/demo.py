@@ -125,4 +125,4 @@ def show_study(study: Study, out: Path, minutes: str) -> None:
     with writing(out):
         write_together({out: page} | ({} if study.picture is None else {picture: study.picture(outcomes)}))
     seconds = time.perf_counter() - started
-    console.print(f"\n{seconds:.0f} s in all. The page with all curves: {out}", highlight=False)
+    console.print(f"\n{seconds:.0f} s in all. The page: {out}", highlight=False)

@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from symbayes.cli.terminal import console, paper_table, run_folder, stopped, writing
+from symbayes.cli.terminal import (
+    CheckpointEvery,
+    Deterministic,
+    Overwrite,
+    Resume,
+    console,
+    paper_table,
+    run_folder,
+    stopped,
+    writing,
+)
 from symbayes.data.folders import remove_folder
 from symbayes.dynamics.discover import check_device
 from symbayes.dynamics.discover import discover as discover_in
@@ -44,14 +54,10 @@ def discover(
     width: Annotated[int, typer.Option(help="Of the network of the energy.", min=1)] = Search().width,
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="For simulation, initial weights and draws.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result that is in the folder.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted in the folder.")] = False,
-    checkpoint_every: Annotated[
-        float, typer.Option(help="Seconds from one checkpoint to the next, each after an epoch; 0 for all.", min=0.0)
-    ] = 60.0,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="On a GPU, the same numbers every time; slower.")
-    ] = False,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+    checkpoint_every: CheckpointEvery = 60.0,
+    deterministic: Deterministic = False,
 ) -> None:
     """Find the energy, the conserved quantities and the symmetries of a system, from its trajectories alone."""
     if integrator not in INTEGRATORS:

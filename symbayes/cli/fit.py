@@ -6,7 +6,17 @@ from typing import Annotated
 import torch
 import typer
 
-from symbayes.cli.terminal import console, plain_table, run_folder, stopped, writing
+from symbayes.cli.terminal import (
+    CheckpointEvery,
+    Deterministic,
+    Overwrite,
+    Resume,
+    console,
+    plain_table,
+    run_folder,
+    stopped,
+    writing,
+)
 from symbayes.data.folders import remove_folder
 from symbayes.data.load import load
 from symbayes.data.source import as_source
@@ -49,14 +59,10 @@ def fit(
     augment: Annotated[bool, typer.Option("--augment", help="Flip and crop training images at random.")] = False,
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option()] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result that is in the folder.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted in the folder.")] = False,
-    checkpoint_every: Annotated[
-        float, typer.Option(help="Seconds from one checkpoint to the next, each after an epoch; 0 for all.", min=0.0)
-    ] = 60.0,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="On a GPU, the same numbers every time; slower.")
-    ] = False,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+    checkpoint_every: CheckpointEvery = 60.0,
+    deterministic: Deterministic = False,
 ) -> None:
     """Train the paper's network on a task, and save the result with its page."""
     if by not in _METHODS:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Annotated, ParamSpec, TypeVar
 from uuid import uuid4
 
 import typer
@@ -87,6 +87,13 @@ def paper_table(title: str, figures: FigureTable) -> Table:
     return table
 
 
+#: Options of commands that train in a folder of their own.
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a result that is in the folder.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted in the folder.")]
+CheckpointEvery = Annotated[
+    float, typer.Option(help="Seconds from one checkpoint to the next, each after an epoch; 0 for all.", min=0.0)
+]
+Deterministic = Annotated[bool, typer.Option("--deterministic", help="On a GPU, the same numbers every time; slower.")]
 #: Where in the folder of a command training is kept until its result is saved, and its lock.
 CHECKPOINT, _RUNNING = "checkpoint", ".running"
 

@@ -329,7 +329,7 @@ def stop_reading(model: nn.Module, channels: Sequence[Channel]) -> None:
     """Set the columns of weights that read some channels to zero."""
     named = dict(model.named_parameters())
     for (name, axis), indices in _gone(channels, lambda channel: channel.reads).items():
-        named[name].index_fill_(axis, _index(indices, named[name]), 0.0)
+        named[name].index_fill_(axis, index_of(indices, named[name]), 0.0)
 
 
 @torch.no_grad()
@@ -340,7 +340,7 @@ def cut_out(model: nn.Module, channels: Sequence[Channel]) -> None:
         module = model.get_submodule(owner)
         tensor = getattr(module, own)
         kept = torch.ones(tensor.shape[axis], dtype=torch.bool, device=tensor.device)
-        kept[_index(indices, tensor)] = False
+        kept[index_of(indices, tensor)] = False
         smaller = tensor.detach().index_select(axis, kept.nonzero()[:, 0]).contiguous()
         if isinstance(tensor, nn.Parameter):
             setattr(module, own, nn.Parameter(smaller, tensor.requires_grad))
@@ -357,7 +357,8 @@ def _say_size(module: nn.Module, axis: int, before: int, after: int) -> None:
             setattr(module, attribute, after)
 
 
-def _index(indices: Sequence[int], like: Tensor) -> Int[Tensor, " k"]:
+def index_of(indices: Sequence[int], like: Tensor) -> Int[Tensor, " k"]:
+    """Numbers as an index of a tensor."""
     return torch.tensor(indices, dtype=torch.long, device=like.device)
 
 

@@ -16,7 +16,7 @@ from math import prod
 from typing import cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from symbayes.curvature.blocks import KroneckerBlock
@@ -37,6 +37,7 @@ from symbayes.surgery.channels import (
     Place,
     cut_out,
     find_channels,
+    index_of,
     parameters_of,
     parameters_without,
     stop_reading,
@@ -302,7 +303,7 @@ def _without_channels(model: nn.Module, target: int, last: int, setting: _Settin
             columns = [column for channel in now for column in _columns(channel, name, named)]
             rows = [row for channel in now for row in channel.writes.get((name, 0), ())]
             if columns or rows:
-                quadratics[name] = quadratic.without(*(_index(some, quadratic.W) for some in (columns, rows)))
+                quadratics[name] = quadratic.without(*(index_of(some, quadratic.W) for some in (columns, rows)))
         gone += now
     for name, quadratic in quadratics.items():
         if named[name].requires_grad:  # what is frozen loses columns, and nothing else
@@ -399,10 +400,6 @@ def _last(
         for (name, axis), numbers in of.items()
         if name in named and len(numbers) + before[name, axis] == named[name].shape[axis]
     }
-
-
-def _index(numbers: Sequence[int], like: Tensor) -> Int[Tensor, " k"]:
-    return torch.tensor(numbers, dtype=torch.long, device=like.device)
 
 
 @torch.no_grad()

@@ -462,11 +462,7 @@ def train(
         NotFiniteError: If the loss stops being a number.
     """
     trainer = objective.trainer(problem, schedule, optimiser)
-    return (yield from records(trainer, trainer.init(generator)))
-
-
-def records(trainer: Trainer[S], state: S) -> Training:
-    """From where a state is to the end of training, which is that of the schedule at the latest."""
+    state = trainer.init(generator)
     while not trainer.is_done(state):
         yield trainer.epoch(state)
     return trainer.finish(state)
