@@ -173,12 +173,14 @@ class CurvatureTrainer(Trainer[CurvatureState]):
     def __init__(self, objective: ByCurvature, problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
         super().__init__(objective, problem, schedule, optimiser)
         self.objective, self.rule, self.final_rule = objective, objective.rule, objective.final_rule
-        if optimiser.running and not isinstance(objective.rule, Kfac):
-            raise ValueError(f"Running factors are by Kfac; got {objective.rule}. Use Optimiser(running=0, eigenbasis=0).")
+        if (optimiser.running or optimiser.eigenbasis) and not isinstance(objective.rule, Kfac):
+            raise ValueError(
+                f"Running factors and eigenbases are by Kfac; got {objective.rule}. Use Optimiser(running=0, eigenbasis=0)."
+            )
         if optimiser.running and (learned := hyperparameters(problem.model)):
             raise ValueError(
                 "Running factors are for models without hyperparameters of their own, whose gradient goes through all the "
-                f"data; this one has {len(learned)}. Use Optimiser(running=0, eigenbasis=0)."
+                f"data; this one has {len(learned)}. Use Optimiser(running=0)."
             )
 
     def check(self) -> float:

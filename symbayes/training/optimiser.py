@@ -122,7 +122,7 @@ class Optimiser:
         running: Steps from one training batch whose Kronecker factors are collected to the next. Their running mean gives the
             curvature of all hyper-steps but the last; 0 for a pass over all data for each of them.
         memory: Batches that count in that mean.
-        eigenbasis: Weights are moved in the eigenbasis of the running factors, found again after every so many epochs: nearly a
+        eigenbasis: Weights are moved in the eigenbasis of the curvature, found again after every so many epochs: nearly a
             natural gradient; 0 for the coordinates of the weights themselves.
     """
 
@@ -135,10 +135,6 @@ class Optimiser:
             raise ValueError(
                 "running and eigenbasis must be 0 or more and memory at least 1; "
                 f"got {self.running}, {self.eigenbasis}, {self.memory}."
-            )
-        if self.eigenbasis and not self.running:
-            raise ValueError(
-                "The eigenbasis is that of running factors, so they must be collected: running=10; or eigenbasis=0 for none."
             )
 
     def over(self, parameters: Sequence[nn.Parameter]) -> "Descent":

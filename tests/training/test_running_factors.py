@@ -7,7 +7,9 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 import symbayes as sb
+from symbayes.data.source import source_for
 from symbayes.training.optimiser import PLAIN
+from symbayes.training.trainer import Problem
 from tests.small import load_few
 
 SCHEDULE = sb.Schedule(epochs=4, batch_size=20, learning_rate=3e-3, warm_up=0.0)
@@ -123,16 +125,33 @@ def test_models_with_hyperparameters_of_their_own_are_refused():
         sb.fit(model, task.train, objective=sb.Laplace(), optimiser=sb.Optimiser(2), epochs=1, progress=False)
 
 
+def test_an_eigenbasis_may_come_from_passes_over_all_data():
+    """So models with hyperparameters have one, too: after the first pass, steps are in its coordinates."""
+    task = load_few("upright-digits")
+    model = sb.OrbitAverage(nn.Sequential(nn.Flatten(), nn.Linear(256, 10)), sb.affine2d("rotation"), samples=2)
+    problem = Problem(model, source_for(model, task.train), sb.Categorical(), sb.TensorwisePrior(model))
+    trainer = sb.Laplace().trainer(problem, sb.Schedule(4, 50, 1e-2), sb.Optimiser(running=0, eigenbasis=2))
+    state = trainer.init(torch.Generator().manual_seed(0))
+    bases = []
+    for _ in range(3):
+        trainer.epoch(state)
+        bases.append(state.descent.rotations[0] is not None)
+    assert bases == [False, True, True]
+    weight, found = state.descent.parameters[0], state.descent.rotations[0]
+    assert found is not None
+    assert torch.allclose(found.back(found.into(weight)), weight, atol=1e-5)
+
+
 def test_settings_that_do_not_go_together_are_refused():
     for objective in (sb.Laplace(sb.curvature.Ggn()), sb.Map(sb.curvature.Ggn()), sb.Augerino(sb.curvature.Ggn())):
-        with pytest.raises(ValueError, match=r"Running factors are by Kfac; got .*Use Optimiser\(running=0, eigenbasis=0\)\."):
+        with pytest.raises(ValueError, match=r"Running factors and eigenbases are by Kfac; got .*Use Optimiser\(running=0, eigenbasis=0\)\."):
             sb.fit(network(), points(), objective=objective, optimiser=sb.Optimiser(5), epochs=1, progress=False)
+        with pytest.raises(ValueError, match=r"Running factors and eigenbases are by Kfac; got "):
+            sb.fit(network(), points(), objective=objective, optimiser=sb.Optimiser(0), epochs=1, progress=False)
     with pytest.raises(ValueError, match=r"keep_best compares evidences from passes over all the data"):
         sb.fit(network(), points(), objective=sb.Laplace(keep_best=True), optimiser=sb.Optimiser(), epochs=1, progress=False)
     with pytest.raises(ValueError, match=r"Elbo moves means and spreads by Adam on the bound, .*; got Optimiser\(running=10"):
         sb.fit(network(), points(), objective=sb.Elbo(), optimiser=sb.Optimiser(), epochs=1, progress=False)
-    with pytest.raises(ValueError, match=r"eigenbasis is that of running factors, so they must be collected: running=10"):
-        sb.Optimiser(running=0, eigenbasis=1)
     for wrong in ({"running": -1}, {"memory": 0}, {"eigenbasis": -1, "running": 1}):
         with pytest.raises(ValueError, match=r"running and eigenbasis must be 0 or more and memory at least 1; got "):
             sb.Optimiser(**wrong)
