@@ -21,7 +21,7 @@ def test_rows_are_all_combinations_and_names_are_checked():
     assert len(found) == len(set(found)) == 24
     with pytest.raises(ValueError, match=r"versions must be among plain, rotated_90, .*; got 'sheared'"):
         lila.rows("mnist", ["sheared"], [10], ["none"], [0])
-    with pytest.raises(ValueError, match=r"methods must be among none, .*, learned; got 'guess'"):
+    with pytest.raises(ValueError, match=r"methods must be among none, .*, learned, learned_mirrors; got 'guess'"):
         lila.rows("mnist", ["plain"], [10], ["guess"], [0])
 
 
@@ -53,7 +53,10 @@ def test_rows_are_kept_once_and_written_as_a_table(tmp_path):
     assert [file.name for file in written] == ["invariance.json", "invariance.md"]
     assert kept == json.loads(path.read_text())
     lines = written[1].read_text().splitlines()
-    assert lines[2] == "| mnist, rotated 90 | 312 | 70.0 % (-1.25) |  |  | **85.0 ± 7.1 % (-1.25)** | rotation 89 ° |"
+    assert lines[2] == "| mnist, rotated 90 | 312 | 70.0 % (-1.25) |  |  | **85.0 ± 7.1 % (-1.25)** |  | rotation 89 ° |"
+    mirrored = {**first, "method": "learned_mirrors", "extents": {"net.orbit.rotation": 1.0, "discrete.mirror_x": 50.0}}
+    words = lila.PAPER.table([*kept, mirrored]).markdown().splitlines()[2]
+    assert words.endswith("rotation 89 °; rotation 1 °, mirror x 50 % |")
     path.write_text("[{")
     with pytest.raises(ValueError, match="must hold the figures of earlier runs; it is damaged"):
         merged(path, [], lila.PAPER)
