@@ -1,0 +1,78 @@
+"""Does memory stay? `python -m tests.soak [--minutes M]`.
+
+One process learns, saves, loads, predicts, measures, hardens and makes pages, over and over. What it holds in memory in the
+last quarter of the time must be within 1 % of what it held in the second; the first is for libraries to load.
+"""
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from statistics import median
+
+import torch
+from rich.console import Console
+
+import symbayes as sb
+from symbayes.report.runs import make_page
+from tests.small import load_few
+
+#: How much more may be held at the end, as a share.
+MOST = 0.01
+_PAGE = 4096
+
+console = Console(soft_wrap=True, highlight=False)
+
+
+def held() -> int:
+    """Bytes of this process that are in memory."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+def once(seed: int, folder: Path) -> None:
+    """All that a user does with a network."""
+    task = load_few("placed-digits")
+    model = sb.relax(sb.models.small_cnn(task, 2), task.train[0][:8])
+    result = sb.fit(
+        model, task.train, epochs=4, seed=seed, progress=False, checkpoint=folder / "checkpoint", checkpoint_every=0
+    )
+    result.save(folder / "result")
+    make_page(folder / "result")
+    result.predict(task.test[0][:20])
+    sb.harden(model, task.train[0][:8])
+    strict = sb.allconv(task, ("conv",), 1)
+    sb.fit(strict, task.train, objective=sb.Laplace(), epochs=1, seed=seed, progress=False).save(folder / "strict")
+    sb.load_result(folder / "strict")
+    averaged = sb.OrbitAverage(sb.models.small_cnn(task, 2), sb.affine2d("rotation"), samples=2)
+    sb.fit(averaged, task.train, epochs=2, seed=seed, progress=False)
+
+
+def main() -> int:
+    """Go on for so long, and say how memory went; 1 if it grew."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Learn over and over, and watch memory.")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    started, seen = time.monotonic(), list[tuple[float, int]]()
+    while time.monotonic() - started < 60 * asked.minutes:
+        with tempfile.TemporaryDirectory() as folder:
+            once(len(seen), Path(folder))
+        seen.append(((time.monotonic() - started) / (60 * asked.minutes), held()))
+    quarters = [[bytes_ for share, bytes_ in seen if low <= share < low + 0.25] for low in (0.25, 0.75)]
+    if not all(quarters):
+        raise SystemExit(f"There must be time for a round in every quarter; {len(seen)} rounds took {asked.minutes:g} minutes.")
+    before, after = (median(quarter) for quarter in quarters)
+    console.print(
+        f"{len(seen)} rounds in {asked.minutes:g} minutes: {before / 2**20:.1f} MiB in the second quarter, "
+        f"{after / 2**20:.1f} MiB in the last, {100 * (after / before - 1):+.2f} %"
+    )
+    return int(after > (1 + MOST) * before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
