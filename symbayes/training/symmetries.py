@@ -11,13 +11,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from math import exp, log
 from statistics import fmean
 from typing import ClassVar
 
 from symbayes.equivariance import KEPT, LayerSymmetry
 from symbayes.layout import UP_TO_THE_BORDER, WeightTensor
-from symbayes.text import listed, number, percent, text_table
+from symbayes.text import html_table, listed, number, percent, text_table
 
 #: With more effective parameters γ a tensor is used.
 USED = 0.5
@@ -122,6 +123,10 @@ class Symmetries:
 
     def __str__(self) -> str:
         return text_table(*self.table(), left=3)
+
+    def _repr_html_(self) -> str:
+        said = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.words())
+        return (f"<ul>{said}</ul>" if said else "") + html_table(*self.table(), left=3)
 
 
 def symmetries(
