@@ -7,7 +7,7 @@ from torch import Generator, nn
 from symbayes.models import build_allconv
 
 #: Of the first layer of `allconv`, and of the hidden layer of a perceptron.
-_WIDTH, _HIDDEN = 8, 64
+_WIDTH, _HIDDEN = 10, 64
 
 
 def network_for(
@@ -25,7 +25,7 @@ def network_for(
         in_shape: Of one input.
         outputs: Classes or values.
         paths: Of every layer, as `sb.allconv` takes them; those of a perceptron have no choice.
-        width: Of the first layer, or of the hidden one; 8 and 64 when None.
+        width: Of the first layer, or of the hidden one; 10 and 64 when None.
         group: Of paths that turn filters.
         generator: For the initial weights; the global one when None.
     """

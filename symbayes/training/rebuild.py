@@ -10,6 +10,26 @@ from typing import Any
 
 from torch import nn
 
+#: The files of `torch.nn.modules` whose classes are single layers.
+_FILES = frozenset(
+    [
+        "activation",
+        "batchnorm",
+        "channelshuffle",
+        "conv",
+        "dropout",
+        "flatten",
+        "fold",
+        "instancenorm",
+        "linear",
+        "normalization",
+        "padding",
+        "pixelshuffle",
+        "pooling",
+        "sparse",
+        "upsampling",
+    ]
+)
 #: Of layers, which are built on the CPU, in the precision of their weights.
 _PLACE = ("device", "dtype")
 _PLAIN = (bool, int, float, str, type(None))
@@ -23,7 +43,7 @@ def describe_layers(module: nn.Module) -> dict[str, Any] | None:
     if isinstance(module, nn.Sequential):
         inner = {name: describe_layers(child) for name, child in module.named_children()}
         return None if None in inner.values() else {"kind": kind, "layers": inner}
-    if any(True for _ in module.children()):
+    if not _is_layer(type(module)) or any(True for _ in module.children()):
         return None
     settings: dict[str, Any] = {}
     if isinstance(module, nn.Identity):  # which takes anything, and keeps nothing
@@ -49,17 +69,22 @@ def build_layers(described: dict[str, Any]) -> nn.Module:
     """
     kind, layers, settings = (described.get(name) for name in ("kind", "layers", "settings"))
     made = getattr(nn, kind, None) if isinstance(kind, str) else None
-    if not (isinstance(made, type) and issubclass(made, nn.Module)):
-        raise ValueError(f"a layer must be one of torch.nn, got {kind!r}")
     if made is nn.Sequential:
         if not isinstance(layers, dict):
             raise ValueError("nn.Sequential must have layers")
         return nn.Sequential(OrderedDict((name, build_layers(child)) for name, child in layers.items()))
+    if not (isinstance(made, type) and _is_layer(made)):
+        raise ValueError(f"a layer must be one of torch.nn, got {kind!r}")
     if not isinstance(settings, dict) or not all(_is_plain(value) for value in settings.values()):
         raise ValueError(f"settings of {kind} must be plain values, got {settings!r}")
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     built: nn.Module = made(**given)
     return built
+
+
+def _is_layer(kind: type) -> bool:
+    package, _, file = kind.__module__.rpartition(".")
+    return package == "torch.nn.modules" and file in _FILES
 
 
 def _is_plain(value: Any) -> bool:

@@ -256,6 +256,36 @@ def broken_layers(rows: Sequence[PathRow]) -> tuple[list[str], int]:
     return list(broken), sum(size > 1 for size in sizes.values())
 
 
+def headline(rows: Sequence[PathRow]) -> str:
+    """What was learned in a sentence for each symmetry: how many layers keep it, and which do not."""
+    sizes = Counter(row.layer for row in rows)
+    known: dict[str, dict[str, bool]] = {}
+    for row in with_tensors([row for row in rows if sizes[row.layer] > 1]):
+        if row.symmetry is not None:
+            beside = [other for other in rows if other.layer == row.layer]
+            lost = any(row.symmetry in tensor.breaks for other in with_tensors(beside) for tensor in breaking(other))
+            known.setdefault(row.symmetry, {})[row.layer] = not lost if row.error is None else row.error < KEPT
+    said = []
+    for symmetry, layers in known.items():
+        name = f"{symmetry}, as convolutions do" if symmetry.startswith("translation") else symmetry
+        breaks = [layer or "the model" for layer, keeps in layers.items() if not keeps]
+        if not breaks:
+            said.append(f"{_all(len(layers))} {name}.")
+        elif len(breaks) == len(layers):
+            said.append(f"{_all(len(layers), none=True)} {name}.")
+        else:
+            kept = len(layers) - len(breaks)
+            verb = "keep" if kept > 1 else "keeps"
+            said.append(f"{kept} of {len(layers)} layers {verb} {name}; not {listed(breaks)}.")
+    return " ".join(said)
+
+
+def _all(count: int, *, none: bool = False) -> str:
+    if count == 1:
+        return "The layer that could choose does not keep" if none else "The layer that could choose keeps"
+    return f"None of the {count} layers that could choose keeps" if none else f"All {count} layers that could choose keep"
+
+
 def _sentence(layer: str, rows: Sequence[PathRow]) -> str:
     ranked = sorted(rows, key=lambda row: -row.share)
     shares = [f"{row.path} {100 * row.share:.0f} %, γ {number(row.effective, 1)}" for row in ranked]

@@ -59,7 +59,14 @@ def test_a_layer_with_hooks_is_not():
 
 
 @pytest.mark.parametrize(
-    "described", [{"kind": "load"}, {"kind": "Sequential"}, {"kind": "Linear", "settings": {"in_features": {}}}, {}]
+    "described",
+    [
+        {"kind": "load"},
+        {"kind": "Transformer", "settings": {}},
+        {"kind": "Sequential"},
+        {"kind": "Linear", "settings": {"in_features": {}}},
+        {},
+    ],
 )
 def test_what_describes_no_network_is_refused(described):
     with pytest.raises(ValueError, match="must"):
