@@ -79,7 +79,7 @@ def _evidence(device: str) -> tuple[str, bool]:
     with torch.no_grad():
         model.weight.copy_(posterior_mode(features, targets, 2.0, 0.5).mT)
     likelihood, prior = Gaussian(0.5).double().to(device), ScalarPrior(model, 2.0).to(device)
-    found = float(laplace_evidence(model, (features, targets), likelihood, prior, rule=Ggn()).total)
+    found = float(laplace_evidence(model, (features, targets), likelihood, prior, rule=Ggn()).total.detach())
     exact = float(exact_evidence(features, targets, 2.0, 0.5).total)
     return f"{found:.4f}, in closed form {exact:.4f}", abs(found - exact) < _CLOSE * abs(exact)
 

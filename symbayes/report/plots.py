@@ -19,8 +19,6 @@ Number = float | int
 _PATH_COLOURS = ("#0072B2", "#E69F00", "#56B4E9", "#F0E442", "#CC79A7", "#009E73", "#D55E00", "#000000")
 RUN_COLOURS = ("#000000", "#D55E00", "#009E73", "#CC79A7", "#0072B2", "#E69F00", "#56B4E9", "#F0E442")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-#: Patterns of lines in SVG by their names in plotly.
-PATTERNS = {"solid": "", "dash": "8 5", "dot": "2 4", "dashdot": "8 4 2 4", "longdash": "12 5", "longdashdot": "12 4 2 4"}
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _TEXT, _GRID = "#222222", "#e3e3e3"
 _MANY_LAYERS = 12

@@ -9,6 +9,7 @@ from symbayes.dynamics.summary import DISCOVERY, read_discovery
 from symbayes.report.calibration import run_calibration, task_calibration
 from symbayes.report.discovery import discovery_page
 from symbayes.report.invariance import run_invariance, task_invariance
+from symbayes.report.network import drawn_layers
 from symbayes.report.page import FigureTable, embed, render
 from symbayes.report.plots import (
     Curve,
@@ -22,8 +23,9 @@ from symbayes.report.plots import (
     share_bars,
     training_curves,
 )
+from symbayes.training.convergence import below_map, judge
 from symbayes.training.record import Record, Summary, damaged, read_records
-from symbayes.training.symmetries import symmetry_words
+from symbayes.training.symmetries import headline, symmetry_words
 
 #: The page of a folder.
 PAGE = "report.html"
@@ -58,18 +60,23 @@ def run_page(summary: Summary, history: Sequence[Record], *, truth: Mapping[str,
     """
     rows = summary.symmetries
     curve = Curve("run", history, summary.num_data)
+    colours = path_colours((row.layer, row.path) for row in rows)
     return render(
         "run.html",
         summary=summary,
+        converged=judge(history, summary.num_data, is_partial=summary.is_partial, floor=summary.floor),
+        headline=headline(rows),
+        network_layers=drawn_layers(rows, colours),
+        colours=colours,
         layers=layers(rows),
         words=symmetry_words(rows, summary.evidence.effective),
         history=history,
         estimates=len(estimates(history)[0]),
-        shares=embed(share_bars(rows, path_colours((row.layer, row.path) for row in rows)), "shares"),
-        curves=embed(training_curves([curve]), "curves"),
+        shares=embed(share_bars(rows, colours), "shares", label="shares of the paths of every layer"),
+        curves=embed(training_curves([curve]), "curves", label="loss and log evidence over epochs"),
         invariance=run_invariance(summary, history, truth),
         calibration=run_calibration(summary),
-        precisions=embed(precision_curves(history, rows), "precisions"),
+        precisions=embed(precision_curves(history, rows), "precisions", label="prior precisions over epochs"),
     )
 
 
@@ -109,5 +116,25 @@ def comparison_page(title: str, about: str, table: FigureTable, runs: Sequence[R
         plots={task: embed(training_curves(found), f"curves{index}") for index, (task, found) in enumerate(drawn.items())},
         invariances={task: found for task, found in invariances.items() if found},
         calibrations={task: found for task, found in calibrations.items() if found},
+        doubts=_doubts(runs),
         estimators=list(dict.fromkeys(run.summary.evidence.estimator for run in runs)),
     )
+
+
+def _doubts(runs: Sequence[Run]) -> list[str]:
+    """What speaks against runs: that they have not converged, or that learning by the evidence ended below MAP."""
+    said = []
+    for run in runs:
+        summary = run.summary
+        found = judge(run.history, summary.num_data, is_partial=summary.is_partial, floor=summary.floor)
+        reasons = list(found.reasons)
+        others = [
+            other.summary.evidence
+            for other in runs
+            if (other.task, other.model, other.objective) == (run.task, run.model, "MAP")
+        ]
+        if run.objective == "evidence" and any(below_map(summary.evidence, other) for other in others):
+            reasons.append("its evidence is below that of MAP, so that learning by it has failed")
+        if reasons:
+            said.append(f"{run.model} by {run.objective} on {run.task}: {'; '.join(reasons)}")
+    return said

@@ -11,25 +11,10 @@ from typing import Any
 from torch import nn
 
 #: The files of `torch.nn.modules` whose classes are single layers.
-_FILES = frozenset(
-    [
-        "activation",
-        "batchnorm",
-        "channelshuffle",
-        "conv",
-        "dropout",
-        "flatten",
-        "fold",
-        "instancenorm",
-        "linear",
-        "normalization",
-        "padding",
-        "pixelshuffle",
-        "pooling",
-        "sparse",
-        "upsampling",
-    ]
-)
+_FILES = (
+    "activation", "batchnorm", "channelshuffle", "conv", "dropout", "flatten", "fold", "instancenorm", "linear",
+    "normalization", "padding", "pixelshuffle", "pooling", "sparse", "upsampling",
+)  # fmt: skip
 #: Of layers, which are built on the CPU, in the precision of their weights.
 _PLACE = ("device", "dtype")
 _PLAIN = (bool, int, float, str, type(None))

@@ -257,14 +257,14 @@ def broken_layers(rows: Sequence[PathRow]) -> tuple[list[str], int]:
 
 
 def headline(rows: Sequence[PathRow]) -> str:
-    """What was learned in a sentence for each symmetry: how many layers keep it, and which do not."""
+    """What was learned in a sentence for each symmetry: how many layers keep it, and which do not; empty if not measured."""
     sizes = Counter(row.layer for row in rows)
     known: dict[str, dict[str, bool]] = {}
-    for row in with_tensors([row for row in rows if sizes[row.layer] > 1]):
-        if row.symmetry is not None:
-            beside = [other for other in rows if other.layer == row.layer]
-            lost = any(row.symmetry in tensor.breaks for other in with_tensors(beside) for tensor in breaking(other))
-            known.setdefault(row.symmetry, {})[row.layer] = not lost if row.error is None else row.error < KEPT
+    for row in rows:
+        if sizes[row.layer] > 1 and row.symmetry is not None:
+            if row.error is None:
+                return ""
+            known.setdefault(row.symmetry, {})[row.layer] = row.error < KEPT
     said = []
     for symmetry, layers in known.items():
         name = f"{symmetry}, as convolutions do" if symmetry.startswith("translation") else symmetry
@@ -272,7 +272,7 @@ def headline(rows: Sequence[PathRow]) -> str:
         if not breaks:
             said.append(f"{_all(len(layers))} {name}.")
         elif len(breaks) == len(layers):
-            said.append(f"{_all(len(layers), none=True)} {name}.")
+            said.append(f"{_all(len(layers), none=True)} {symmetry}.")
         else:
             kept = len(layers) - len(breaks)
             verb = "keep" if kept > 1 else "keeps"

@@ -10,12 +10,12 @@ from symbayes.data.read import is_data, read_task
 COLOURS = {"dark": 10, "light": 240}
 
 
-def paint(folder, count=5, size=(6, 6), mode="L"):
+def paint(folder, count=5, size=(6, 6)):
     for name, shade in COLOURS.items():
         (folder / name).mkdir(parents=True)
         for index in range(count):
-            colour = shade + index if mode == "L" else (shade + index, 0, 0)
-            Image.new(mode, size, colour).save(folder / name / f"{index}.png")
+            pixels = np.random.default_rng(index).integers(-9, 9, size[::-1]) + shade
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / name / f"{index}.png")
 
 
 def test_folders_of_images_are_classes_and_some_of_each_are_held_out(tmp_path):
