@@ -14,6 +14,7 @@ from symbayes.cli.terminal import (
     Deterministic,
     Overwrite,
     Resume,
+    check_page,
     console,
     plain_table,
     run_folder,
@@ -33,7 +34,7 @@ from symbayes.likelihoods.values import Gaussian
 from symbayes.networks import network_for
 from symbayes.posterior.predict import Calibration
 from symbayes.priors import TensorwisePrior
-from symbayes.report.runs import PAGE, make_page, write_page
+from symbayes.report.runs import PAGE, make_page, side_by_side, write_page
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit as fit_model
 from symbayes.training.fit import preset
@@ -161,12 +162,20 @@ def _show(result: Result, task: Task) -> tuple[Calibration, HeldOut]:
     return calibration, worth
 
 
-def report(folder: Annotated[Path, typer.Argument(help="Folder where a result or a discovery was saved.")]) -> None:
-    """Make the page of a saved result or discovery."""
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders where results were saved, or one with a discovery.")],
+    out: Annotated[Path, typer.Option(help="Page of several results side by side.")] = Path("comparison.html"),
+) -> None:
+    """Make the page of a saved result or discovery, or of several results side by side."""
+    several = len(folders) > 1
+    target = out if several else folders[0] / PAGE
+    if several:
+        check_page(out)
     try:
-        page = make_page(folder)
+        page = side_by_side(folders) if several else make_page(folders[0])
     except (OSError, *DAMAGE) as error:
-        raise typer.BadParameter(f"No page can be made of {folder}: {error_words(error)}.") from error
-    with writing(folder):
-        write_whole(folder / PAGE, page)
-    console.print(f"{folder / PAGE}", highlight=False)
+        words = ", ".join(map(str, folders))
+        raise typer.BadParameter(f"No page can be made of {words}: {error_words(error)}.") from error
+    with writing(target):
+        write_whole(target, page)
+    console.print(f"{target}", highlight=False)

@@ -18,9 +18,12 @@ class Axis:
         settings: Of plotly.
         values: That it should show, where it has no range.
         from_zero: Whether it begins at zero, as bars do.
+        tight: Whether it ends with its values, as cells do.
     """
 
-    def __init__(self, settings: Mapping[str, Any], values: Sequence[Any], *, from_zero: bool = False) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], values: Sequence[Any], *, from_zero: bool = False, tight: bool = False
+    ) -> None:
         self.settings = settings
         self.names = [str(one) for one in settings.get("categoryarray") or ()]
         named = [one for one in values if isinstance(one, str)]
@@ -30,7 +33,7 @@ class Axis:
         low, high = (0.0, float(len(self.names) - 1)) if self.names else (min(found), max(found))
         if from_zero and not self.is_log:
             low, high = min(low, 0.0), max(high, 0.0)
-        room = 0.5 if self.names else 0.05 * (high - low) or 0.5
+        room = 0.0 if tight else 0.5 if self.names else 0.05 * (high - low) or 0.5
         given = settings.get("range")
         self.low, self.high = (float(given[0]), float(given[1])) if given else (low - room, high + room)
         if settings.get("autorange") == "reversed":

@@ -22,7 +22,7 @@ PATTERNS = {"solid": "", "dash": "8 5", "dot": "2 4", "dashdot": "8 4 2 4", "lon
 #: Colours that follow the page instead.
 _FOLLOW = {"#000000": "currentColor", "black": "currentColor", "white": "var(--page)", "#222222": "currentColor"}
 #: Of a letter, in font sizes; and of a line.
-_LETTER, _LINE = 0.56, 1.3
+_LETTER, _LINE = 0.6, 1.3
 #: Room between the parts of a figure, and the length of the lines in a legend.
 _GAP, _SWATCH = 6, 26
 #: A field of plotly's templates.
@@ -98,7 +98,8 @@ class _Drawing:
         given = self.layout.get("margin", {})
         bottom = max((self._below(axis) for axis in x_axes.values()), default=20.0)
         if any(axis.settings.get("side") == "top" for axis in x_axes.values()):
-            top, bottom = float(given.get("t", 60)) + 62, 10.0
+            longest = max(len(words) for axis in x_axes.values() for _, words in axis.ticks(99))
+            top, bottom = longest * self.size * _LETTER + 2 * _GAP, 10.0
         left = max((self._beside(axis) for axis in y_axes.values()), default=20.0)
         right = max(14.0, float(given.get("r", 14)) if self._has_notes_beside() else 14.0)
         whole = Box(left, top, max(40.0, self.width - left - right), max(40.0, self.height - top - bottom))
@@ -123,7 +124,7 @@ class _Drawing:
         settings = {key: self.layout.get(f"{letter}axis{key[1:]}", {}) for key in dict.fromkeys(keys)}
         root = {key: one.get("matches", key) for key, one in settings.items()}
         values: dict[str, list[Any]] = {}
-        from_zero = False
+        from_zero, tight = False, any(trace["type"] == "heatmap" for trace in self.traces)
         for trace in self.traces:
             key = trace.get(f"{letter}axis", letter)
             values.setdefault(root[key], []).extend(_shown(trace, letter))
@@ -132,7 +133,10 @@ class _Drawing:
         ends = {root[key]: one["range"] for key, one in settings.items() if one.get("range")}
         return {
             key: Axis(
-                {**one, **({"range": ends[root[key]]} if root[key] in ends else {})}, values[root[key]], from_zero=from_zero
+                {**one, **({"range": ends[root[key]]} if root[key] in ends else {})},
+                values[root[key]],
+                from_zero=from_zero,
+                tight=tight,
             )
             for key, one in settings.items()
         }
@@ -362,7 +366,7 @@ def _shown(trace: Mapping[str, Any], letter: str) -> list[Any]:
     """The values of a trace along an axis, and as far as stacked bars go."""
     if trace["type"] == "heatmap":
         count = len(trace["z"][0]) if letter == "x" else len(trace["z"])
-        return [0, count - 1, -0.5, count - 0.5]
+        return [-0.5, count - 0.5]
     return [value for value in trace.get(letter) or () if value is not None]
 
 

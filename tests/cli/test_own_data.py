@@ -74,3 +74,17 @@ def test_shells_complete_the_names_of_tasks():
 def test_the_package_is_a_command_too(words):
     found = subprocess.run([sys.executable, "-m", "symbayes", *words], capture_output=True, text=True, check=True)
     assert "symbayes" in found.stdout
+
+
+def test_several_results_are_shown_side_by_side(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write_table(tmp_path / "t.csv", ["yes", "no"] * 20)
+    for width in ("4", "8"):
+        assert invoke("fit", path, "--target", "goal", "--out", f"runs/{width}", "--epochs", "1", "--width", width)[0] == 0
+    code, said = invoke("report", "runs/4", "runs/8")
+    assert (code, said) == (0, "comparison.html")
+    page = (tmp_path / "comparison.html").read_text()
+    assert "<h1>2 runs side by side</h1>" in page
+    for words in ("accuracy", "nll", "log evidence per datum", "converged", "4: weights are still moving", "8: weights are"):
+        assert words in page
+    assert invoke("report", "runs/4", "runs/none")[0] == 2

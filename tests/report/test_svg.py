@@ -135,7 +135,7 @@ def test_nothing_is_drawn_outside(width):
     root = parse(figure, width)
     for text in root.iter("text"):
         if text.get("transform") is None:
-            long = 0.56 * 13 * len(text.text)
+            long = 0.6 * 13 * len(text.text)
             left = float(text.get("x")) - {"start": 0, "middle": long / 2, "end": long}[text.get("text-anchor")]
             assert left > -1
             assert left + long < width + 1
