@@ -123,8 +123,8 @@ def difference(first: EvidenceRecord, second: EvidenceRecord) -> Difference:
     doubt = ""
     if _kind(first) != _kind(second):
         doubt = f"evidences by two estimators are not to be compared ({first.estimator}; {second.estimator})"
-    elif abs(value) <= _ERRORS * (spread or 0.0) + slack:
-        doubt = "the error of the estimator is larger than the difference"
+    elif abs(value) <= (bound := _ERRORS * (spread or 0.0) + slack):
+        doubt = f"the error of the estimator, up to {number(bound, 1)}, is larger than the difference"
     return Difference(value, spread, doubt)
 
 

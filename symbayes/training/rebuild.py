@@ -31,7 +31,7 @@ def describe_layers(module: nn.Module) -> dict[str, Any] | None:
     if not _is_layer(type(module)) or any(True for _ in module.children()):
         return None
     settings: dict[str, Any] = {}
-    if isinstance(module, nn.Identity):  # which takes anything, and keeps nothing
+    if isinstance(module, nn.Identity) or type(module).__init__ is nn.Module.__init__:  # these keep nothing
         return {"kind": kind, "settings": settings}
     for name, parameter in signature(type(module)).parameters.items():
         if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):

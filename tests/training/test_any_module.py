@@ -30,6 +30,7 @@ LAYERS = [
     nn.Softplus(2),
     nn.Embedding(5, 3, padding_idx=1),
     nn.Identity(),
+    nn.Tanh(),
     nn.Upsample(scale_factor=2.0),
 ]
 
