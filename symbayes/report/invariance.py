@@ -165,7 +165,7 @@ def extent_panel(curves: Sequence[Curve], extent: ExtentSummary, truth: Number |
     if unit == "°":
         axis |= {"ticksuffix": "°", "dtick": next((step for step in _DEGREES if high - low <= 5 * step), 90), "tick0": 0}
     figure.update_yaxes(**axis)
-    figure.update_xaxes(title={"text": "epoch", "font": {"size": 12}, "standoff": 4}, fixedrange=True, nticks=7)
+    figure.update_xaxes(title={"text": "epoch", "font": {"size": 12}, "standoff": 4}, fixedrange=True, nticks=7, tickformat="d")
     right = 12
     if truth is not None:
         right = 52

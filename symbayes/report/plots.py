@@ -220,6 +220,7 @@ def training_curves(runs: Sequence[Curve]) -> Figure:
     figure.update_yaxes(title="loss (nats per datum)", **log_axis(losses), row=1, col=1)
     if has_evidence:
         figure.update_yaxes(title="log evidence (nats per datum)", row=2, col=1)
+    figure.update_xaxes(tickformat="d")
     figure.update_xaxes(title="epoch", row=2 if has_evidence else 1, col=1)
     figure.update_layout(showlegend=len(runs) > 1, hovermode="x unified" if len(runs) > 1 else "closest")
     return figure
@@ -235,7 +236,7 @@ def precision_curves(history: Sequence[Record], rows: Sequence[PathRow]) -> Figu
     places = {name: _place(name, rows) for name in names}
     order = list(dict.fromkeys(layer for layer, _ in places.values()))
     paths = list(dict.fromkeys(path for _, path in places.values()))
-    shades = sample_colorscale("Viridis", [0.9 * index / max(1, len(order) - 1) for index in range(len(order))])
+    shades = sample_colorscale("Viridis", [0.25 + 0.65 * index / max(1, len(order) - 1) for index in range(len(order))])
     titles = [label(path) for path in paths]
     figure = make_subplots(
         len(paths), 1, shared_xaxes=True, shared_yaxes="all", vertical_spacing=0.15 / len(paths), row_titles=titles
@@ -258,6 +259,7 @@ def precision_curves(history: Sequence[Record], rows: Sequence[PathRow]) -> Figu
     values = [step.evidence.precision[name] for step in steps for name in names]
     figure.update_layout(showlegend=1 < len(order) <= _MANY_LAYERS)
     figure.update_yaxes(title="precision δ", **log_axis(values))
+    figure.update_xaxes(tickformat="d")
     figure.update_xaxes(title="epoch", row=len(paths), col=1)
     return figure
 
