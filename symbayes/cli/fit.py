@@ -91,11 +91,10 @@ def fit(
         raise typer.BadParameter(f"--by must be one of {', '.join(_METHODS)}, got {by!r}.")
     try:
         check_device(device)
-        loaded = (
-            read_task(what, target=target, kind=task, side=size, held_out=held_out, seed=seed)
-            if is_data(what)
-            else load(what, data)
-        )
+        own = what not in (*DIGITS, *FILES) and is_data(what)
+        if not own and (target, task, size) != (None, None, None):
+            raise ValueError(f"--target, --task and --size are for data of your own; {what!r} is a task by its name.")
+        loaded = read_task(what, target=target, kind=task, side=size, held_out=held_out, seed=seed) if own else load(what, data)
         generator = torch.Generator().manual_seed(seed)
         model = network_for(loaded.in_shape, loaded.classes, paths.split(","), width, group=group, generator=generator)
         model = model.to(device)

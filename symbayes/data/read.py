@@ -67,6 +67,10 @@ def read_task(
         raise ValueError(f"The share that is held out must lie between 0 and 1, got {held_out}.")
     if not path.exists():
         raise FileNotFoundError(f"There is no file or folder {path}.")
+    if target is not None and path.suffix.lower() != ".csv":
+        raise ValueError(f"A column to be predicted is one of a table (.csv); {path} is none. Leave --target out.")
+    if side is not None and not path.is_dir():
+        raise ValueError(f"Images alone are resized, and {path} is no folder of them. Leave --size out.")
     if path.is_dir():
         inputs, targets, split = _read_images(path, side)
         if kind == "values":

@@ -222,6 +222,11 @@ def fit(
     before = trainer.check()
     generator = torch.Generator().manual_seed(seed)
     watched = None if validation is None else Watched(problem, source_for(model, validation))
+
+    def call_all(record: Record) -> None:
+        for callback in callbacks:
+            callback(record)
+
     with ExitStack() as during:
         for callback in callbacks:
             if isinstance(callback, Closable):
@@ -230,7 +235,7 @@ def fit(
         result = learn_with_bar(
             trainer,
             generator=generator,
-            each_epoch=lambda record: [callback(record) for callback in callbacks],
+            each_epoch=call_all,
             progress=progress,
             checkpoint=kept,
             stoppable=True,
@@ -310,7 +315,7 @@ def learn_with_bar(
     trainer: Trainer[Any],
     *,
     generator: Generator,
-    each_epoch: Callable[[Record], object] = lambda record: None,
+    each_epoch: Callable[[Record], None] = lambda record: None,
     progress: bool = True,
     checkpoint: Checkpoint | None = None,
     beside: Mapping[str, Part] | None = None,
@@ -358,7 +363,7 @@ def learn(
     trainer: Trainer[S],
     *,
     generator: Generator,
-    each_epoch: Callable[[Record], object] = lambda record: None,
+    each_epoch: Callable[[Record], None] = lambda record: None,
     checkpoint: Checkpoint | None = None,
     beside: Mapping[str, Part] | None = None,
     stoppable: bool = False,

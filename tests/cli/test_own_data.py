@@ -88,3 +88,14 @@ def test_several_results_are_shown_side_by_side(tmp_path, monkeypatch):
     for words in ("accuracy", "nll", "log evidence per datum", "converged", "4: weights are still moving", "8: weights are"):
         assert words in page
     assert invoke("report", "runs/4", "runs/none")[0] == 2
+
+
+def test_a_folder_that_is_called_like_a_task_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mnist").mkdir()
+    code, said = invoke("fit", "mnist", "--data", "mnist", "--out", "run")
+    assert code == 2
+    assert "'mnist' needs the file" in said
+    code, said = invoke("fit", "placed-digits", "--size", "8", "--out", "run")
+    assert code == 2
+    assert "are for data of your own; 'placed-digits' is a task by its name" in said

@@ -108,6 +108,8 @@ def test_what_is_meant_as_data_is_known(tmp_path):
         ("t.csv", "a,b\n" + "".join(f"w{i},{i}\n" for i in range(30)), {"target": "b"}, "text of 30 different words"),
         ("t.csv", "a,b\n", {"target": "b", "kind": "luck"}, "must be one of classes, values"),
         ("t.csv", "a,b\n", {"held_out": 1.0}, "must lie between 0 and 1"),
+        ("t.csv", "a,b\n", {"side": 8}, "Images alone are resized"),
+        ("t.npz", "", {"target": "b"}, "one of a table"),
         ("t.txt", "", {}, r"a folder of images, a table \(.csv\) or arrays"),
         ("t.npz", "no zip", {}, "must hold arrays, as numpy.savez"),
     ],

@@ -84,6 +84,7 @@ def test_held_out_data_are_shown_with_what_is_taken_for_what():
     assert "&lt;dog&gt;" in page
     assert re.findall(r'<td class="(\w+)">(\d)</td>', page) == [("right", "5"), ("wrong", "1"), ("wrong", "1"), ("right", "3")]
     assert "held-out data" not in page_of(flat())
+    assert '<th scope="row">1</th>' in page_of(flat(), held_out=replace(found, names=()))
 
 
 def test_a_comparison_says_which_runs_are_not_to_be_believed():
