@@ -75,8 +75,9 @@ def _moving(history: Sequence[Record]) -> str:
 
 
 def _below(history: Sequence[Record], num_data: int, floor: float | None) -> str:
-    evidence = history[-1].evidence
-    if floor is None or evidence is None or evidence.total >= num_data * floor:
+    """Whether learning by the evidence ended below no network at all; training under a fixed prior does not aim at it."""
+    evidence, hyper_steps = history[-1].evidence, sum(record.evidence is not None for record in history)
+    if floor is None or evidence is None or hyper_steps < 2 or evidence.total >= num_data * floor:
         return ""
     return (
         f"the log evidence, {number(evidence.total / num_data, 3)} per datum, is below that of outputs that are zero, "

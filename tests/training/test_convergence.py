@@ -58,6 +58,11 @@ def test_evidence_below_outputs_of_zero_and_partial_results_are_no_success():
     )
 
 
+def test_training_under_a_fixed_prior_does_not_aim_at_the_evidence():
+    once = [replace(record, evidence=None) for record in history(FLAT)[:-1]] + history(FLAT)[-1:]
+    assert judge(once, 1000, floor=-0.8)
+
+
 def evidence(total, error=None, estimator="KFAC (expand)", slack=None):
     return replace(sample_history([total])[0].evidence, standard_error=error, estimator=estimator, slack=slack)
 
