@@ -1,6 +1,8 @@
 """symbayes learns the symmetries of a neural network from its training data, by Bayesian model selection."""
 
-from symbayes import curvature, dynamics, groups, layers, models, posterior, surgery
+from typing import TYPE_CHECKING, Any
+
+from symbayes import curvature, dynamics, groups, layers, loggers, models, posterior, surgery
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import Rule
 from symbayes.data.load import load
@@ -39,6 +41,9 @@ from symbayes.training.fit import fit, preset
 from symbayes.training.optimiser import Optimiser
 from symbayes.training.result import Result, load_result
 from symbayes.training.trainer import Objective, Schedule
+
+if TYPE_CHECKING:
+    from symbayes.sklearn import SymmetryClassifier, SymmetryRegressor
 
 __version__ = "0.1.0"
 
@@ -82,6 +87,8 @@ __all__ = [
     "Rule",
     "ScalarPrior",
     "Schedule",
+    "SymmetryClassifier",
+    "SymmetryRegressor",
     "Task",
     "TensorwisePrior",
     "affine2d",
@@ -102,6 +109,7 @@ __all__ = [
     "layers",
     "load",
     "load_result",
+    "loggers",
     "models",
     "p4m",
     "posterior",
@@ -111,3 +119,12 @@ __all__ = [
     "relax",
     "surgery",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Estimators of scikit-learn, which is slow to import, when they are first used."""
+    if name not in ("SymmetryClassifier", "SymmetryRegressor"):
+        raise AttributeError(f"module 'symbayes' has no attribute {name!r}")
+    from symbayes import sklearn
+
+    return getattr(sklearn, name)

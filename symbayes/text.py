@@ -1,6 +1,7 @@
 """Numbers and tables as text: commas between thousands, a true minus, columns side by side."""
 
 from collections.abc import Sequence
+from html import escape
 
 _MINUS = "\N{MINUS SIGN}"
 #: Of a ratio of squares, in single precision.
@@ -51,3 +52,16 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int
         for line in lines
     )
     return "\n".join(f" {line} " for line in written).rstrip()
+
+
+def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> str:
+    """The same as a table of HTML, for notebooks."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        sides = ("left" if at < left else "right" for at in range(len(cells)))
+        return "".join(
+            f'<{tag} style="text-align: {side}">{escape(cell)}</{tag}>' for side, cell in zip(sides, cells, strict=True)
+        )
+
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return f"<table><thead><tr>{line(headings, 'th')}</tr></thead><tbody>{body}</tbody></table>"

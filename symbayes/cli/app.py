@@ -10,11 +10,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 import symbayes
 from symbayes.cli.demo import demo
 from symbayes.cli.discover import discover
+from symbayes.cli.doctor import doctor
 from symbayes.cli.fit import fit, report
 from symbayes.cli.terminal import catch_failures, check_folder, console
 from symbayes.data.files import download as fetch
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = typer.Typer(no_args_is_help=True, add_completion=True)
 
 
 def download(
@@ -40,7 +41,7 @@ def download(
     console.print(f"{len(paths)} files of {name} are in {paths[0].parent}", highlight=False)
 
 
-for command in (demo, fit, discover, report, download):
+for command in (demo, fit, discover, report, download, doctor):
     app.command()(catch_failures(command))
 
 

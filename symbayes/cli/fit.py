@@ -1,16 +1,20 @@
 """`symbayes fit` and `symbayes report`."""
 
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
+from rich.markup import escape
 
 from symbayes.cli.terminal import (
     CheckpointEvery,
     Deterministic,
     Overwrite,
     Resume,
+    check_page,
     console,
     plain_table,
     run_folder,
@@ -18,21 +22,26 @@ from symbayes.cli.terminal import (
     writing,
 )
 from symbayes.data.folders import remove_folder
-from symbayes.data.load import load
+from symbayes.data.load import DIGITS, FILES, load
+from symbayes.data.read import is_data, read_task
 from symbayes.data.source import as_source
 from symbayes.data.storage import DAMAGE, error_words, write_whole
 from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
 from symbayes.dynamics.discover import check_device
 from symbayes.likelihoods.classes import Categorical
-from symbayes.models import allconv
+from symbayes.likelihoods.values import Gaussian
+from symbayes.networks import network_for
 from symbayes.posterior.predict import Calibration
 from symbayes.priors import TensorwisePrior
-from symbayes.report.runs import PAGE, make_page, write_page
+from symbayes.report.runs import PAGE, make_page, side_by_side, write_page
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit as fit_model
 from symbayes.training.fit import preset
+from symbayes.training.held_out import held_out as held_out_data
+from symbayes.training.record import HeldOut
 from symbayes.training.result import Result
+from symbayes.training.symmetries import headline
 from symbayes.training.trainer import Problem
 
 #: Test data on which `fit` looks at calibration: linearised predictions of large networks take a while.
@@ -42,18 +51,31 @@ _METHODS = ("evidence", "elbo", "map")
 _FILES = ("result.json", "history.jsonl", "weights.safetensors", "report.html")
 
 
+def complete_tasks(begun: str) -> list[str]:
+    """Names of tasks that begin so, for shells."""
+    return [name for name in (*DIGITS, *FILES) if name.startswith(begun)]
+
+
 def fit(
-    task: Annotated[
+    what: Annotated[
         str,
-        typer.Argument(help="placed-digits, quadrant-digits, turned-digits, …, mnist, cifar10."),
+        typer.Argument(
+            help="A folder of images by class, a table (.csv), arrays x and y (.npz); or placed-digits, …, mnist, cifar10.",
+            metavar="DATA",
+            autocompletion=complete_tasks,
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the result and its page.")],
     data: Annotated[Path | None, typer.Option(help="Folder that holds the files of mnist or cifar10.")] = None,
+    target: Annotated[str | None, typer.Option(help="Of a table: the column to be predicted.")] = None,
+    task: Annotated[str | None, typer.Option(help="Targets are 'classes' or 'values'; by what they are when not said.")] = None,
+    size: Annotated[int | None, typer.Option(help="Pixels a side to which images are resized.", min=4)] = None,
+    held_out: Annotated[float, typer.Option(help="Share of your data to test on; not where there is a folder test.")] = 0.2,
     paths: Annotated[
         str, typer.Option(help="Of every block: dense, factored, sparse, conv, sparse_conv, gconv; with commas.")
     ] = "factored,conv",
     group: Annotated[str, typer.Option(help="Of gconv paths: p4, p4m, flips or cube.")] = "p4",
-    width: Annotated[int, typer.Option(min=1)] = 10,
+    width: Annotated[int | None, typer.Option(help="Of the first layer (10), or of a perceptron (64).", min=1)] = None,
     epochs: Annotated[int, typer.Option(min=1)] = 60,
     by: Annotated[str, typer.Option(help="'evidence' by Laplace's method, 'elbo', or 'map' for a fixed prior.")] = "evidence",
     augment: Annotated[bool, typer.Option("--augment", help="Flip and crop training images at random.")] = False,
@@ -64,68 +86,95 @@ def fit(
     checkpoint_every: CheckpointEvery = 60.0,
     deterministic: Deterministic = False,
 ) -> None:
-    """Train the paper's network on a task, and save the result with its page."""
+    """Learn from your data or a task which symmetries a network needs, layer by layer; leave a page that says so."""
     if by not in _METHODS:
         raise typer.BadParameter(f"--by must be one of {', '.join(_METHODS)}, got {by!r}.")
     try:
         check_device(device)
-        loaded = load(task, data)
-        model = allconv(loaded, paths.split(","), width, group=group, generator=torch.Generator().manual_seed(seed)).to(device)
+        own = what not in (*DIGITS, *FILES) and is_data(what)
+        if not own and (target, task, size) != (None, None, None):
+            raise ValueError(f"--target, --task and --size are for data of your own; {what!r} is a task by its name.")
+        loaded = read_task(what, target=target, kind=task, side=size, held_out=held_out, seed=seed) if own else load(what, data)
+        generator = torch.Generator().manual_seed(seed)
+        model = network_for(loaded.in_shape, loaded.classes, paths.split(","), width, group=group, generator=generator)
+        model = model.to(device)
     except (ValueError, KeyError, OSError) as error:
         raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
     prior = TensorwisePrior(model)
-    problem = Problem(model, as_source(loaded.train, torch.device(device)), Categorical(), prior)
+    likelihood = Categorical() if loaded.target_std is None else Gaussian()
+    problem = Problem(model, as_source(loaded.train, torch.device(device)), likelihood, prior)
     usual = preset(problem, Elbo() if by == "elbo" else None, epochs)
     usual = usual.by_map() if by == "map" else usual
     with run_folder(out, holds=_FILES, overwrite=overwrite, resume=resume) as checkpoint:
         console.print(str(loaded), highlight=False)
-        console.print(model.description, highlight=False)
+        console.print(getattr(model, "description", "a perceptron, whose layers have no choice of paths"), highlight=False)
         try:
-            result = fit_model(
-                model,
-                loaded.train,
-                prior=prior,
-                objective=usual.objective,
-                optimiser=usual.optimiser,
-                schedule=usual.schedule,
-                augment=FlipCrop() if augment else None,
-                seed=seed,
-                checkpoint=checkpoint,
-                checkpoint_every=checkpoint_every,
-                resume=resume,
-                deterministic=deterministic,
-            )
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Training has not converged")  # said below
+                result = fit_model(
+                    model,
+                    loaded.train,
+                    likelihood=likelihood,
+                    prior=prior,
+                    objective=usual.objective,
+                    optimiser=usual.optimiser,
+                    schedule=usual.schedule,
+                    augment=FlipCrop() if augment else None,
+                    seed=seed,
+                    checkpoint=checkpoint,
+                    checkpoint_every=checkpoint_every,
+                    resume=resume,
+                    deterministic=deterministic,
+                )
         except ValueError as error:  # a checkpoint of something else
             raise typer.BadParameter(str(error)) from error
-        calibration = _show(result, loaded)
+        calibration, worth = _show(result, loaded)
         with writing(out):
-            result.save(out, calibration)
+            result.save(out, calibration, worth)
             write_page(out)
         if result.is_partial:
             raise stopped(out)
         remove_folder(checkpoint)
-    console.print(f"Saved to {out}", highlight=False)
+    console.print(f"The page: {out / PAGE}", highlight=False)
 
 
-def _show(result: Result, task: Task) -> Calibration:
+def _show(result: Result, task: Task) -> tuple[Calibration, HeldOut]:
     """Print what was learned, and how good it is; the calibration on some test data."""
     console.print(plain_table(*result.symmetries.table(), left=3))
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluate(task.test, by="plug-in").items())
+    worth = held_out_data(result, task.test, task.names)
+    if task.target_std is not None:
+        error = worth.metrics["squared error"] ** 0.5 * task.target_std
+        worth = replace(worth, metrics={**worth.metrics, "root mean squared error": error})
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in worth.metrics.items())
     spread, size = result.evidence.standard_error, result.num_data
     evidence = f"log evidence {result.log_evidence / size:.4f}" + ("" if spread is None else f" ± {spread / size:.4f}")
     console.print(f"test, plug-in: {metrics}; {evidence} per datum ({result.evidence.estimator})", highlight=False)
     calibration = result.calibration((task.test[0][:_CALIBRATED], task.test[1][:_CALIBRATED]))
     console.print(calibration.words())
     console.print(plain_table(*calibration.table()))
-    return calibration
+    learned = headline(result.symmetries.rows)
+    if result.converged and learned:
+        console.print(f"[bold]{escape(learned)}[/]", highlight=False)
+    elif not result.converged:
+        so_far = f" What it says so far: {learned}" if learned else ""
+        console.print(f"[bold]{escape(str(result.converged))}[/]{escape(so_far)}", highlight=False)
+    return calibration, worth
 
 
-def report(folder: Annotated[Path, typer.Argument(help="Folder where a result or a discovery was saved.")]) -> None:
-    """Make the page of a saved result or discovery."""
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders where results were saved, or one with a discovery.")],
+    out: Annotated[Path, typer.Option(help="Page of several results side by side.")] = Path("comparison.html"),
+) -> None:
+    """Make the page of a saved result or discovery, or of several results side by side."""
+    several = len(folders) > 1
+    target = out if several else folders[0] / PAGE
+    if several:
+        check_page(out)
     try:
-        page = make_page(folder)
+        page = side_by_side(folders) if several else make_page(folders[0])
     except (OSError, *DAMAGE) as error:
-        raise typer.BadParameter(f"No page can be made of {folder}: {error_words(error)}.") from error
-    with writing(folder):
-        write_whole(folder / PAGE, page)
-    console.print(f"{folder / PAGE}", highlight=False)
+        words = ", ".join(map(str, folders))
+        raise typer.BadParameter(f"No page can be made of {words}: {error_words(error)}.") from error
+    with writing(target):
+        write_whole(target, page)
+    console.print(f"{target}", highlight=False)

@@ -17,9 +17,14 @@ class Task:
     name: str
     train: Pair
     test: Pair
+    #: Or values, as many as a target has.
     classes: int
     #: The value of an empty pixel, after standardisation: one, or one for each channel.
     background: tuple[float, ...] = (0.0,)
+    #: What classes are called; empty where they have no names.
+    names: tuple[str, ...] = ()
+    #: The standard deviation of targets in their own units, where they are values; None where they are classes.
+    target_std: float | None = None
 
     @property
     def in_shape(self) -> tuple[int, ...]:
@@ -76,7 +81,6 @@ class Task:
         return replace(self, train=(inputs[chosen], targets[chosen]))
 
     def __repr__(self) -> str:
-        return (
-            f"{self.name}: {len(self.train[0])} training and {len(self.test[0])} test inputs of shape {self.in_shape}, "
-            f"{self.classes} classes"
+        return f"{self.name}: {len(self.train[0])} training and {len(self.test[0])} test inputs of shape {self.in_shape}, " + (
+            f"{self.classes} classes" if self.target_std is None else "targets that are values"
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from math import isnan, log, nan, pi
 
 import torch
@@ -16,6 +17,7 @@ from symbayes.layout import Layout, hyperparameters, weights
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.posterior.posterior import Posterior, Weights
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
+from symbayes.text import html_table, number
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,23 @@ class Evidence:
             f"log-likelihood {self.log_likelihood.item():.1f} + log-prior {self.log_prior.item():.1f} + "
             f"log-volume {self.log_volume.item():.1f}; {self.estimator}"
         )
+
+    def _repr_html_(self) -> str:
+        terms = {
+            "log-likelihood of the data": self.log_likelihood.item(),
+            "log-prior of the weights": self.log_prior.item(),
+            "log-volume of the posterior": self.log_volume.item(),
+            "log evidence": self.total.item(),
+        }
+        return evidence_html(terms, None if isnan(self.standard_error) else self.standard_error, self.estimator)
+
+
+def evidence_html(terms: Mapping[str, float], standard_error: float | None, estimator: str) -> str:
+    """An evidence for notebooks: its terms by name, the total last, and how it was estimated."""
+    written = {name: number(value, 1) for name, value in terms.items()}
+    if standard_error is not None:
+        written["log evidence"] += f" ± {number(standard_error, 1)}"
+    return html_table(("term", "nats"), list(written.items()), left=1) + f"<p>Estimator: {escape(estimator)}.</p>"
 
 
 def laplace_evidence(

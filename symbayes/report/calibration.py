@@ -7,7 +7,8 @@ from plotly.graph_objects import Figure, Scatter
 
 from symbayes.posterior.predict import Calibration
 from symbayes.report.page import embed
-from symbayes.report.plots import PATTERNS, Curve, CurveRow, Run, label, style
+from symbayes.report.plots import Curve, CurveRow, Run, label, style
+from symbayes.report.svg import PATTERNS
 from symbayes.scores import CoverageRow
 from symbayes.text import number, significant
 from symbayes.training.record import Summary
@@ -53,7 +54,7 @@ def run_calibration(summary: Summary) -> RunCalibration | None:
     if measured is None:
         return None
     scores = [(heading, _score(measured, heading)) for heading in _SCORES if _score(measured, heading)]
-    plot = embed(reliability([(Curve("run", [], measured.num_data), measured)]), "reliability", buttons=False)
+    plot = embed(reliability([(Curve("run", [], measured.num_data), measured)]), "reliability", wide=False)
     return RunCalibration(measured.of, measured.by, measured.num_data, scores, plot)
 
 
@@ -89,7 +90,7 @@ def task_calibration(runs: Sequence[Run], curves: Sequence[Curve], name: str) ->
     kinds = list(dict.fromkeys(str(measured.of) for _, measured in chosen))
     plots = [reliability([pair for pair in chosen if pair[1].of == kind]) for kind in kinds]
     return TaskCalibration(
-        columns, rows, kinds, [embed(plot, f"{name}_{index}", buttons=False) for index, plot in enumerate(plots)]
+        columns, rows, kinds, [embed(plot, f"{name}_{index}", wide=False) for index, plot in enumerate(plots)]
     )
 
 

@@ -303,8 +303,8 @@ def discovery_page(found: DiscoverySummary, compared: FigureTable | None = None)
         table=discovery_table(found),
         quantities=[_row(one) for one in quantities],
         rates=any(one.rate is not None for one in quantities),
-        bars=embed(singular_bars(strengths, threshold, count, parallelness), "bars", buttons=False),
-        training=embed(training_lines(found.history, threshold, count), "training", buttons=False),
+        bars=embed(singular_bars(strengths, threshold, count, parallelness), "bars", wide=False),
+        training=embed(training_lines(found.history, threshold, count), "training", wide=False),
         generators=_panels("generator", _generators(found)),
         series=_panels("series", series),
         portraits=_panels("portrait", [(" and ".join(one.names), portrait(one)) for one in found.portraits]),
@@ -479,7 +479,7 @@ def _generators(found: DiscoverySummary) -> list[tuple[str, Figure | None]]:
 def _panels(name: str, figures: Sequence[tuple[str, Figure | None]]) -> list[tuple[str, str]]:
     """Captions and figures, of those that there are."""
     return [
-        (caption, embed(figure, f"{name}_{index}", buttons=False))
+        (caption, embed(figure, f"{name}_{index}", wide=False))
         for index, (caption, figure) in enumerate(figures)
         if figure is not None
     ]

@@ -11,7 +11,8 @@ from plotly.graph_objects import Figure, Scatter
 from symbayes.invariance.extents import ExtentSummary
 from symbayes.invariance.orbit_average import Image
 from symbayes.report.page import embed
-from symbayes.report.plots import PATTERNS, Curve, CurveRow, Number, Run, label, style
+from symbayes.report.plots import Curve, CurveRow, Number, Run, label, style
+from symbayes.report.svg import PATTERNS
 from symbayes.text import number
 from symbayes.training.record import Record, Summary
 
@@ -164,7 +165,7 @@ def extent_panel(curves: Sequence[Curve], extent: ExtentSummary, truth: Number |
     if unit == "°":
         axis |= {"ticksuffix": "°", "dtick": next((step for step in _DEGREES if high - low <= 5 * step), 90), "tick0": 0}
     figure.update_yaxes(**axis)
-    figure.update_xaxes(title={"text": "epoch", "font": {"size": 12}, "standoff": 4}, fixedrange=True, nticks=7)
+    figure.update_xaxes(title={"text": "epoch", "font": {"size": 12}, "standoff": 4}, fixedrange=True, nticks=7, tickformat="d")
     right = 12
     if truth is not None:
         right = 52
@@ -188,7 +189,7 @@ def _panels(
     found = []
     for index, extent in enumerate(extents):
         caption = extent_name(extent.name) + (f" ({extent.unit})" if extent.unit else "")
-        found.append((caption, embed(extent_panel(curves, extent, truth.get(extent.name)), f"{name}_{index}", buttons=False)))
+        found.append((caption, embed(extent_panel(curves, extent, truth.get(extent.name)), f"{name}_{index}", wide=False)))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Templates to pages: a page is one file that holds its style and plotly.js, and loads nothing."""
+"""Templates to pages: a page is one file that holds its style and its figures, loads nothing and runs nothing."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -6,16 +6,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import plotly.graph_objects
 
+from symbayes.report.svg import draw
 from symbayes.text import minus, number, percent, significant
 
-#: plotly.js has a button that uploads a chart, unless it is told not to.
-_CONFIG = {
-    "displaylogo": False,
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
-    "plotlyServerURL": "",
-    "responsive": True,
-    "showSendToCloud": False,
-}
+#: Pixels of a figure that is as wide as the page, on a screen and on a phone; and of one of several side by side.
+_WIDE, _NARROW, _SMALL = 940, 358, 400
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,6 @@ class FigureTable:
 def render(template: str, package: str = "symbayes.report", **values: object) -> str:
     """A page from a template of a package, which may build on those of this one."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-    from plotly.offline import get_plotlyjs
 
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys([package, "symbayes.report"])]),
@@ -67,17 +61,20 @@ def render(template: str, package: str = "symbayes.report", **values: object) ->
         lstrip_blocks=True,
     )
     environment.filters.update(number=number, significant=significant, minus=minus, percent=percent)
-    return environment.get_template(template).render(plotlyjs=get_plotlyjs(), **values)
+    return environment.get_template(template).render(**values)
 
 
-def embed(figure: "plotly.graph_objects.Figure | None", name: str, *, buttons: bool = True) -> str:
-    """A figure as the inside of a page, empty for None; `name` is unique there, and `buttons` are plotly's own."""
+def embed(figure: "plotly.graph_objects.Figure | None", name: str, *, wide: bool = True, label: str = "") -> str:
+    """A figure as the inside of a page, empty for None.
+
+    Args:
+        figure: By plotly.
+        name: Unique in the page.
+        wide: Whether it is as wide as the page, and drawn once more for a phone.
+        label: What it shows, in words, for those who do not see it.
+    """
     if figure is None:
         return ""
-    from plotly.io import to_html
-
-    config = _CONFIG if buttons else {**_CONFIG, "displayModeBar": False}
-    html: str = to_html(
-        figure, config, include_plotlyjs=False, full_html=False, default_height=figure.layout.height, div_id=name
-    )
-    return html
+    sizes = {"wide": _WIDE, "narrow": _NARROW} if wide else {"small": _SMALL}
+    drawn = (f'<div class="{size}">{draw(figure, width, name, label=label)}</div>' for size, width in sizes.items())
+    return f'<div id="{name}" class="chart">{"".join(drawn)}</div>'

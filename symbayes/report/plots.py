@@ -19,8 +19,6 @@ Number = float | int
 _PATH_COLOURS = ("#0072B2", "#E69F00", "#56B4E9", "#F0E442", "#CC79A7", "#009E73", "#D55E00", "#000000")
 RUN_COLOURS = ("#000000", "#D55E00", "#009E73", "#CC79A7", "#0072B2", "#E69F00", "#56B4E9", "#F0E442")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-#: Patterns of lines in SVG by their names in plotly.
-PATTERNS = {"solid": "", "dash": "8 5", "dot": "2 4", "dashdot": "8 4 2 4", "longdash": "12 5", "longdashdot": "12 4 2 4"}
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _TEXT, _GRID = "#222222", "#e3e3e3"
 _MANY_LAYERS = 12
@@ -222,6 +220,7 @@ def training_curves(runs: Sequence[Curve]) -> Figure:
     figure.update_yaxes(title="loss (nats per datum)", **log_axis(losses), row=1, col=1)
     if has_evidence:
         figure.update_yaxes(title="log evidence (nats per datum)", row=2, col=1)
+    figure.update_xaxes(tickformat="d")
     figure.update_xaxes(title="epoch", row=2 if has_evidence else 1, col=1)
     figure.update_layout(showlegend=len(runs) > 1, hovermode="x unified" if len(runs) > 1 else "closest")
     return figure
@@ -237,7 +236,7 @@ def precision_curves(history: Sequence[Record], rows: Sequence[PathRow]) -> Figu
     places = {name: _place(name, rows) for name in names}
     order = list(dict.fromkeys(layer for layer, _ in places.values()))
     paths = list(dict.fromkeys(path for _, path in places.values()))
-    shades = sample_colorscale("Viridis", [0.9 * index / max(1, len(order) - 1) for index in range(len(order))])
+    shades = sample_colorscale("Viridis", [0.25 + 0.65 * index / max(1, len(order) - 1) for index in range(len(order))])
     titles = [label(path) for path in paths]
     figure = make_subplots(
         len(paths), 1, shared_xaxes=True, shared_yaxes="all", vertical_spacing=0.15 / len(paths), row_titles=titles
@@ -260,6 +259,7 @@ def precision_curves(history: Sequence[Record], rows: Sequence[PathRow]) -> Figu
     values = [step.evidence.precision[name] for step in steps for name in names]
     figure.update_layout(showlegend=1 < len(order) <= _MANY_LAYERS)
     figure.update_yaxes(title="precision δ", **log_axis(values))
+    figure.update_xaxes(tickformat="d")
     figure.update_xaxes(title="epoch", row=len(paths), col=1)
     return figure
 

@@ -9,7 +9,8 @@ from symbayes.dynamics.summary import DISCOVERY, read_discovery
 from symbayes.report.calibration import run_calibration, task_calibration
 from symbayes.report.discovery import discovery_page
 from symbayes.report.invariance import run_invariance, task_invariance
-from symbayes.report.page import FigureTable, embed, render
+from symbayes.report.network import drawn_layers
+from symbayes.report.page import FigureTable, TableCell, TableRow, embed, render
 from symbayes.report.plots import (
     Curve,
     Number,
@@ -22,8 +23,10 @@ from symbayes.report.plots import (
     share_bars,
     training_curves,
 )
+from symbayes.text import number, significant
+from symbayes.training.convergence import below_map, judge
 from symbayes.training.record import Record, Summary, damaged, read_records
-from symbayes.training.symmetries import symmetry_words
+from symbayes.training.symmetries import headline, symmetry_words
 
 #: The page of a folder.
 PAGE = "report.html"
@@ -58,18 +61,23 @@ def run_page(summary: Summary, history: Sequence[Record], *, truth: Mapping[str,
     """
     rows = summary.symmetries
     curve = Curve("run", history, summary.num_data)
+    colours = path_colours((row.layer, row.path) for row in rows)
     return render(
         "run.html",
         summary=summary,
+        converged=judge(history, summary.num_data, is_partial=summary.is_partial, floor=summary.floor),
+        headline=headline(rows),
+        network_layers=drawn_layers(rows, colours),
+        colours=colours,
         layers=layers(rows),
         words=symmetry_words(rows, summary.evidence.effective),
         history=history,
         estimates=len(estimates(history)[0]),
-        shares=embed(share_bars(rows, path_colours((row.layer, row.path) for row in rows)), "shares"),
-        curves=embed(training_curves([curve]), "curves"),
+        shares=embed(share_bars(rows, colours), "shares", label="shares of the paths of every layer"),
+        curves=embed(training_curves([curve]), "curves", label="loss and log evidence over epochs"),
         invariance=run_invariance(summary, history, truth),
         calibration=run_calibration(summary),
-        precisions=embed(precision_curves(history, rows), "precisions"),
+        precisions=embed(precision_curves(history, rows), "precisions", label="prior precisions over epochs"),
     )
 
 
@@ -82,12 +90,13 @@ def comparison_page(title: str, about: str, table: FigureTable, runs: Sequence[R
         table: Tasks by models.
         runs: What the table was made of.
     """
-    chosen = [run for run in runs if run.learned and run.objective == "evidence"]
-    colours = path_colours((row.layer, row.path) for run in chosen for row in run.summary.symmetries)
+    chosen = [run for run in runs if run.learned and run.objective in ("evidence", run.model)]
+    colours = path_colours((f"{at} {row.layer}", row.path) for at, run in enumerate(chosen) for row in run.summary.symmetries)
     learned = []
     for index, run in enumerate(chosen):
         rows, effective = run.summary.symmetries, run.summary.evidence.effective
-        learned.append((run, symmetry_words(rows, effective), embed(share_bars(rows, colours), f"shares{index}")))
+        shares = embed(share_bars(rows, colours), f"shares{index}", label="shares of the paths of every layer")
+        learned.append((run, headline(rows), drawn_layers(rows, colours), symmetry_words(rows, effective), shares))
     by_task: dict[str, list[tuple[Run, Curve]]] = {}
     for run, curve in zip(runs, curves(runs), strict=True):
         by_task.setdefault(run.task, []).append((run, curve))
@@ -106,8 +115,73 @@ def comparison_page(title: str, about: str, table: FigureTable, runs: Sequence[R
         about=about,
         table=table,
         learned=learned,
+        colours=colours,
         plots={task: embed(training_curves(found), f"curves{index}") for index, (task, found) in enumerate(drawn.items())},
         invariances={task: found for task, found in invariances.items() if found},
         calibrations={task: found for task, found in calibrations.items() if found},
+        doubts=_doubts(runs),
         estimators=list(dict.fromkeys(run.summary.evidence.estimator for run in runs)),
     )
+
+
+def side_by_side(folders: Sequence[Path]) -> str:
+    """The page of several results that were saved, a column for each.
+
+    Raises:
+        FileNotFoundError: If a folder holds none.
+        ValueError: If one is damaged.
+    """
+    names = [folder.name for folder in folders]
+    named = [str(folder) if names.count(folder.name) > 1 else folder.name for folder in folders]
+    found = [read_records(folder) for folder in folders]
+    runs = [
+        Run("all runs", name, name, any(row.relaxes for row in summary.symmetries), summary, history)
+        for name, (summary, history) in zip(named, found, strict=True)
+    ]
+    summaries = [summary for summary, _ in found]
+    metrics = dict.fromkeys(name for one in summaries if one.held_out is not None for name in one.held_out.metrics)
+    rows = [
+        _figures(name, [None if one.held_out is None else one.held_out.metrics.get(name) for one in summaries])
+        for name in metrics
+    ]
+    rows.append(_figures("log evidence per datum", [one.evidence.total / one.num_data for one in summaries]))
+    rows.append(TableRow("converged", tuple(TableCell("yes" if not _reasons(run) else "no") for run in runs)))
+    sizes = {one.num_data for one in summaries}
+    note = "" if len(sizes) == 1 else "Runs have learned from different data: their evidences are not to be compared."
+    table = FigureTable(
+        tuple(named), tuple(rows), legend="Metrics are of data that were held out, where they were saved.", note=note
+    )
+    return comparison_page(f"{len(runs)} runs side by side", "", table, runs)
+
+
+def _figures(name: str, values: Sequence[float | None]) -> TableRow:
+    """A line of the table, the best of which is marked: the most of accuracy and evidence, the least of all else."""
+    known = [value for value in values if value is not None]
+    best = max(known) if "accuracy" in name or "evidence" in name else min(known)
+    share = name == "accuracy"
+    written = ["–" if one is None else f"{number(100 * one, 1)} %" if share else significant(one, 4) for one in values]
+    return TableRow(name, tuple(TableCell(cell, best=one == best) for cell, one in zip(written, values, strict=True)))
+
+
+def _reasons(run: Run) -> list[str]:
+    summary = run.summary
+    found = judge(run.history, summary.num_data, is_partial=summary.is_partial, floor=summary.floor)
+    return list(found.reasons)
+
+
+def _doubts(runs: Sequence[Run]) -> list[str]:
+    """What speaks against runs: that they have not converged, or that learning by the evidence ended below MAP."""
+    said = []
+    for run in runs:
+        summary, reasons = run.summary, _reasons(run)
+        others = [
+            other.summary.evidence
+            for other in runs
+            if (other.task, other.model, other.objective) == (run.task, run.model, "MAP")
+        ]
+        if run.objective == "evidence" and any(below_map(summary.evidence, other) for other in others):
+            reasons.append("its evidence is below that of MAP, so that learning by it has failed")
+        if reasons:
+            name = run.model if run.objective == run.model else f"{run.model} by {run.objective} on {run.task}"
+            said.append(f"{name}: {'; '.join(reasons)}")
+    return said

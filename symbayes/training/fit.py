@@ -1,21 +1,21 @@
 """`sb.fit`: the thin loop over training records that most users call."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, nn
 
 from symbayes.curvature.check import trusted
-from symbayes.curvature.evaluate import autocast_precision, without_autocast
+from symbayes.curvature.evaluate import autocast_precision, evaluating, without_autocast
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Preconditioned
 from symbayes.curvature.rule import MonteCarloFisher
-from symbayes.data.source import Data, TensorSource, source_for
+from symbayes.data.source import Data, DataSource, TensorSource, source_for
 from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
 from symbayes.invariance.extents import all_extents
@@ -25,6 +25,7 @@ from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.priors import Prior, TensorwisePrior
 from symbayes.training.by_curvature import ByCurvature, Laplace, Map
 from symbayes.training.checkpoint import Checkpoint, asked_to_stop
+from symbayes.training.convergence import floor_of
 from symbayes.training.deterministic import deterministic_algorithms
 from symbayes.training.optimiser import Optimiser
 from symbayes.training.record import Record
@@ -42,6 +43,8 @@ _MOST_WEIGHTS, _PRODUCTS, _VECTORS = 20_000_000, 25, 40
 #: Where features of factors, cubed, are more than this in sum, factors are decomposed after every so many epochs, or more often
 #: where that would be fewer times than are enough.
 _CUBES, _SELDOM, _ENOUGH = 10_000_000_000, 4, 15
+#: Data in a forward pass over those that are watched.
+_WATCHED = 500
 #: What is said at Ctrl-C.
 _STOPPING = "Training stops after this epoch, with a partial result and its evidence. Ctrl-C again stops at once."
 
@@ -154,6 +157,8 @@ def fit(
     checkpoint_every: float = 60.0,
     resume: bool = False,
     deterministic: bool = False,
+    callbacks: Sequence[Callable[[Record], None]] = (),
+    validation: Data | None = None,
 ) -> Result:
     """Learn weights, prior precisions, noise and extents of invariance together, from training data alone.
 
@@ -181,9 +186,14 @@ def fit(
             start if there is none. One of another problem or of other settings is refused.
         deterministic: Whether a GPU is held to algorithms that give the same numbers every time, which takes longer
             (`deterministic_algorithms`); a CPU always does, with the same number of threads.
+        callbacks: Called with the record of every epoch, such as `sb.loggers.TensorBoard(folder)`. Those that have a `close`
+            are closed in the end.
+        validation: Other data, of any kind, to be watched: every record has the metrics of the model on them, by plug-in.
+            Nothing is decided by them, and the result is the same without.
 
     Returns:
-        The trained model with its evidence, symmetries and history.
+        The trained model with its evidence, symmetries and history. Where it has not converged a warning says why, and
+        `result.converged`.
 
     Raises:
         ValueError: If epochs are given twice, or parts do not fit together; `Problem.check` says more.
@@ -211,11 +221,62 @@ def fit(
     trainer = usual.objective.trainer(problem, chosen, optimiser or usual.optimiser)
     before = trainer.check()
     generator = torch.Generator().manual_seed(seed)
-    with deterministic_algorithms(device) if deterministic else nullcontext():
-        result = learn_with_bar(trainer, generator=generator, progress=progress, checkpoint=kept, stoppable=True)
+    watched = None if validation is None else Watched(problem, source_for(model, validation))
+
+    def call_all(record: Record) -> None:
+        for callback in callbacks:
+            callback(record)
+
+    with ExitStack() as during:
+        for callback in callbacks:
+            if isinstance(callback, Closable):
+                during.callback(callback.close)
+        during.enter_context(deterministic_algorithms(device) if deterministic else nullcontext())
+        result = learn_with_bar(
+            trainer,
+            generator=generator,
+            each_epoch=call_all,
+            progress=progress,
+            checkpoint=kept,
+            stoppable=True,
+            watched=watched,
+        )
     if not result.is_partial:
         refuse_diverged(result, before, chosen)
+        if not result.converged:
+            warnings.warn(f"{result.converged} Train for longer, and believe a result that has.", stacklevel=2)
     return result
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A callback with something to close when training ends, such as a file."""
+
+    def close(self) -> None:
+        """Called once, also where training fails."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Data on which a model is watched while it learns, without any effect on what it learns."""
+
+    problem: Problem
+    data: DataSource
+
+    @torch.no_grad()
+    def metrics(self) -> dict[str, float]:
+        """Mean metrics and negative log-likelihood per datum, by plug-in; random numbers and modules are left as they were."""
+        model, likelihood = self.problem.model, self.problem.likelihood
+        device = next(model.parameters()).device
+        totals: dict[str, float] = {}
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), evaluating(model):
+            for inputs, targets in self.data.batches(_WATCHED):
+                outputs = model(inputs)
+                likelihood.check(outputs, targets)
+                found = likelihood.metrics(outputs, targets) | {"nll": -likelihood.log_prob(outputs, targets)}
+                for name, values in found.items():
+                    totals[name] = totals.get(name, 0.0) + float(values.sum())
+        return {name: total / self.data.size for name, total in totals.items()}
 
 
 def checkpoint_of(folder: str | Path | None, every: float, resume: bool) -> Checkpoint | None:
@@ -259,6 +320,7 @@ def learn_with_bar(
     checkpoint: Checkpoint | None = None,
     beside: Mapping[str, Part] | None = None,
     stoppable: bool = False,
+    watched: Watched | None = None,
 ) -> Result:
     """Train to the end, with a bar that says how far it is; or lines, in a file or a pipe. As `learn` otherwise."""
     from rich.console import Console
@@ -278,14 +340,23 @@ def learn_with_bar(
             nonlocal evidence
             if record.evidence:
                 evidence = f", log evidence {record.evidence.total / trainer.problem.data.size:.3f} per datum"
-            said = f"loss {record.loss:.4f}{evidence}"
+            beside = "".join(f", validation {name} {value:.4f}" for name, value in record.validation.items())
+            said = f"loss {record.loss:.4f}{evidence}{beside}"
             bar.update(task, completed=record.epoch, description=said)
             if progress and not has_bar and 10 * record.epoch // record.epochs > 10 * (record.epoch - 1) // record.epochs:
                 at = f"epoch {record.epoch} of {record.epochs}, {record.seconds:.0f} s"
                 console.print(f"{at}: {said}", highlight=False, soft_wrap=True)
             each_epoch(record)
 
-        return learn(trainer, generator=generator, each_epoch=show, checkpoint=checkpoint, beside=beside, stoppable=stoppable)
+        return learn(
+            trainer,
+            generator=generator,
+            each_epoch=show,
+            checkpoint=checkpoint,
+            beside=beside,
+            stoppable=stoppable,
+            watched=watched,
+        )
 
 
 def learn(
@@ -296,6 +367,7 @@ def learn(
     checkpoint: Checkpoint | None = None,
     beside: Mapping[str, Part] | None = None,
     stoppable: bool = False,
+    watched: Watched | None = None,
 ) -> Result:
     """Train to the end, with a call after every epoch.
 
@@ -306,6 +378,7 @@ def learn(
         checkpoint: Where training is kept, and whether it goes on from there.
         beside: What else is kept there, by name.
         stoppable: Whether Ctrl-C asks for a partial result, instead of ending everything.
+        watched: Other data, whose metrics records are given.
 
     Raises:
         KeyboardInterrupt: If it is stopped, and the objective cannot tell the evidence of what there is.
@@ -319,6 +392,8 @@ def learn(
         while not trainer.is_done(state) and not (history and stops()):
             with without_autocast(), trusted(model):
                 history.append(trainer.epoch(state))
+            if watched is not None:
+                history[-1] = replace(history[-1], validation=watched.metrics())
             each_epoch(history[-1])
             # What is done is not kept: to go through the last epochs again gives the same, and the same posterior.
             if kept is not None and not trainer.is_done(state):
@@ -332,8 +407,17 @@ def learn(
             make_posterior = trainer.finish(state)
     model.eval()
     size, examples = problem.data.size, problem.examples(EXAMPLES)
-    records = tuple(history)
-    return Result(model, problem.likelihood, problem.prior, records, size, examples, make_posterior, is_partial=is_partial)
+    return Result(
+        model,
+        problem.likelihood,
+        problem.prior,
+        tuple(history),
+        size,
+        examples,
+        make_posterior,
+        is_partial=is_partial,
+        floor=floor_of(problem),
+    )
 
 
 def _never() -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from symbayes.data.folders import Contents, read_folder, write_folder
 from symbayes.data.storage import MOST_JSON, dump_json, error_words, from_json, parse_json
+from symbayes.evidence.evidence import evidence_html
 from symbayes.invariance.extents import ExtentSummary
 from symbayes.invariance.orbit_average import Image
 from symbayes.posterior.predict import Calibration
@@ -42,6 +43,18 @@ class EvidenceRecord:
     standard_error: float | None = None
     slack: float | None = None
 
+    def terms(self) -> dict[str, float]:
+        """What it is the sum of, by name, and it."""
+        return {
+            "log-likelihood of the data": self.log_likelihood,
+            "log-prior of the weights": self.log_prior,
+            "log-volume of the posterior": self.log_volume,
+            "log evidence": self.total,
+        }
+
+    def _repr_html_(self) -> str:
+        return evidence_html(self.terms(), self.standard_error, self.estimator)
+
 
 @dataclass(frozen=True)
 class Record:
@@ -58,6 +71,8 @@ class Record:
     extents: dict[str, float] = field(default_factory=dict)
     #: Of the hyper-step that followed the epoch, if there was one.
     evidence: EvidenceRecord | None = None
+    #: Mean metrics on data that were watched, at the weights after the epoch; nothing is decided by them.
+    validation: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,8 @@ class ModelSummary:
 
     recipe: dict[str, Any] | None
     description: str
+    #: Of an `nn.Sequential` of torch's own layers (`describe_layers`).
+    layers: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,19 @@ class LikelihoodSummary:
     kind: str
     settings: dict[str, Any] = field(default_factory=dict)
     learns_noise: bool = True
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What a model is worth on data that were held out: mean metrics of its predictions, and how these were made."""
+
+    num_data: int
+    metrics: dict[str, float]
+    by: str = "plug-in"
+    #: What classes are called, where they have names.
+    names: tuple[str, ...] = ()
+    #: How many data of each class (a row) were given each class (a column); empty where there are no classes.
+    confusion: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +127,10 @@ class Summary:
     calibration: Calibration | None = None
     #: Whether training was stopped before its end.
     is_partial: bool = False
+    #: log p(D) per datum of outputs that are zero, where it is known.
+    floor: float | None = None
+    #: What the model is worth on data that were held out.
+    held_out: HeldOut | None = None
 
 
 def written_records(summary: Summary, history: Sequence[Record]) -> dict[str, str]:

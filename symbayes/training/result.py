@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
+from html import escape
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +35,8 @@ from symbayes.models import AllConv, build_allconv
 from symbayes.posterior.posterior import Posterior, dump_posterior, parse_posterior
 from symbayes.posterior.predict import Calibration, Prediction, calibration, predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
+from symbayes.training.convergence import Convergence, Difference, difference, judge
+from symbayes.training.rebuild import build_layers, describe_layers
 from symbayes.training.record import (
     FILES,
     FORMAT,
@@ -42,6 +45,7 @@ from symbayes.training.record import (
     SUMMARY,
     WEIGHTS,
     EvidenceRecord,
+    HeldOut,
     LikelihoodSummary,
     ModelSummary,
     Record,
@@ -82,6 +86,8 @@ class Result:
     measured: Mapping[str, LayerSymmetry] | None = None
     #: Whether training was stopped before its end.
     is_partial: bool = False
+    #: log p(D) per datum of outputs that are zero, where it is known.
+    floor: float | None = None
 
     @cached_property
     def posterior(self) -> Posterior:
@@ -107,6 +113,21 @@ class Result:
     def log_evidence(self) -> float:
         """log p(D), by the estimator that `evidence.estimator` names."""
         return self.evidence.total
+
+    @cached_property
+    def converged(self) -> Convergence:
+        """Whether training has come to its end: true or false, with reasons."""
+        return judge(self.history, self.num_data, is_partial=self.is_partial, floor=self.floor)
+
+    def compare(self, other: "Result") -> Difference:
+        """How much higher the log evidence is than that of another result on the same data, and whether that can be told.
+
+        Raises:
+            ValueError: If the two are of different numbers of data.
+        """
+        if self.num_data != other.num_data:
+            raise ValueError(f"Both results must be of the same data; they are of {self.num_data:,} and {other.num_data:,}.")
+        return difference(self.evidence, other.evidence)
 
     @cached_property
     def symmetries(self) -> Symmetries:
@@ -147,6 +168,19 @@ class Result:
             f"Result({type(self.model).__name__} with {count:,} weights, {kind}, {self.num_data:,} data, {epochs}, "
             f"log evidence {self.log_evidence:.6g})"
         )
+
+    def _repr_html_(self) -> str:
+        doubts = "" if self.converged else f"<p><strong>{escape(str(self.converged))}</strong></p>"
+        return f"<p>{escape(repr(self))}</p>{doubts}{self.symmetries._repr_html_()}{self.evidence._repr_html_()}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: what it was made of, with the posterior found."""
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        try:
+            state["make_posterior"] = _Known(self.posterior)
+        except NoPosteriorError:
+            state["make_posterior"] = None
+        return state
 
     def predict(
         self,
@@ -251,7 +285,7 @@ class Result:
             found[name] = float(evidence.total)
         return found
 
-    def save(self, folder: str | Path, calibration: Calibration | None = None) -> None:
+    def save(self, folder: str | Path, calibration: Calibration | None = None, held_out: HeldOut | None = None) -> None:
         """Write weights.safetensors, result.json and history.jsonl; `load_result` reads them back.
 
         And posterior.safetensors, where there is a posterior, and seal.json, by which they are known to belong together. An
@@ -261,12 +295,13 @@ class Result:
         Args:
             folder: Made if it is not there.
             calibration: What `calibration` gave, to be shown on the page.
+            held_out: What `held_out` gave, to be shown there, too.
 
         Raises:
             OSError: If the folder cannot be written to.
             ValueError: If the likelihood or the prior is of a kind that could not be built again.
         """
-        files = self.files(calibration)
+        files = self.files(calibration, held_out)
         try:
             files[POSTERIOR] = dump_posterior(self.posterior)
         except NoPosteriorError:
@@ -274,7 +309,7 @@ class Result:
         finally:  # whatever becomes of the posterior, the rest is kept
             write_folder(Path(folder), files, leaving_out=FILES)
 
-    def files(self, calibration: Calibration | None = None) -> dict[str, bytes | str]:
+    def files(self, calibration: Calibration | None = None, held_out: HeldOut | None = None) -> dict[str, bytes | str]:
         """What `save` writes, by name, but for the posterior."""
         if not is_registered(self.likelihood):
             raise ValueError(
@@ -292,9 +327,9 @@ class Result:
             tensors[EXAMPLES], tensors[OUTPUTS] = self.examples, example_outputs(self.model, self.examples)
         # Copies, since safetensors refuse what shares memory, as tied weights do.
         copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-        return {WEIGHTS: save(copies), **written_records(self.summary(calibration), self.history)}
+        return {WEIGHTS: save(copies), **written_records(self.summary(calibration, held_out), self.history)}
 
-    def summary(self, calibration: Calibration | None = None) -> Summary:
+    def summary(self, calibration: Calibration | None = None, held_out: HeldOut | None = None) -> Summary:
         """Everything but weights and history, in plain numbers and words."""
         likelihood, symmetries = self.likelihood, self.symmetries
         orbits = sample_orbits(self.model, self.examples[:_SHOWN]) if self.examples is not None else []
@@ -303,6 +338,7 @@ class Result:
             model=ModelSummary(
                 self.model.recipe if isinstance(self.model, AllConv) else None,
                 self.model.description if isinstance(self.model, AllConv) else type(self.model).__name__,
+                describe_layers(self.model),
             ),
             likelihood=LikelihoodSummary(type(likelihood).__name__, dict(likelihood.settings()), likelihood.learns_noise),
             prior=type(self.prior).__name__,
@@ -315,7 +351,19 @@ class Result:
             orbits=tuple(map(tuple, orbits)),
             calibration=calibration,
             is_partial=self.is_partial,
+            floor=self.floor,
+            held_out=held_out,
         )
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A posterior that has been found, and can be pickled."""
+
+    posterior: Posterior
+
+    def __call__(self) -> Posterior:
+        return self.posterior
 
 
 @torch.no_grad()
@@ -336,7 +384,8 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
 
     Args:
         folder: What `Result.save` was given.
-        model: A module of the same structure, which gets the saved weights. Not needed for models of `allconv`.
+        model: A module of the same structure, which gets the saved weights. Not needed for models of `allconv`, and for
+            `nn.Sequential` of torch's own layers.
 
     Raises:
         FileNotFoundError: If a file is missing.
@@ -365,10 +414,10 @@ def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
     _load("likelihood", likelihood, tensors, folder)
     _load("prior", prior, tensors, folder)
     found = _posterior(contents.files.get(POSTERIOR), folder / POSTERIOR, model)
-    make_posterior = (lambda: found) if found is not None else None
+    make_posterior = _Known(found) if found is not None else None
     measured, examples = measured_before(summary.symmetries) or None, tensors.get(EXAMPLES)
     size, stopped = summary.num_data, summary.is_partial
-    return Result(model, likelihood, prior, history, size, examples, make_posterior, measured, stopped)
+    return Result(model, likelihood, prior, history, size, examples, make_posterior, measured, stopped, summary.floor)
 
 
 def _refuse_not_finite(tensors: Mapping[str, Tensor]) -> None:
@@ -423,15 +472,20 @@ def _check_outputs(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path
 
 
 def _rebuilt(summary: Summary, tensors: Mapping[str, Tensor], folder: Path) -> nn.Module:
-    recipe = summary.model.recipe
-    if recipe is None:
+    recipe, layers = summary.model.recipe, summary.model.layers
+    if recipe is None and layers is None:
         raise ValueError(
-            f"The model in {folder} ({summary.model.description}) was not made by sb.allconv, so it cannot be built from "
-            "the files alone. Pass one of the same structure: sb.load_result(folder, model=...)."
+            f"The model in {folder} ({summary.model.description}) was not made by sb.allconv, nor of torch's layers in an "
+            "nn.Sequential, so it cannot be built from the files alone. Pass one of the same structure: "
+            "sb.load_result(folder, model=...)."
         )
     try:
-        check_form(recipe.get("in_shape"), list[int], "in_shape")
-        model: nn.Module = _built(lambda: build_allconv(**{**recipe, "in_shape": tuple(recipe["in_shape"])}), "model", tensors)
+        if recipe is not None:
+            check_form(recipe.get("in_shape"), list[int], "in_shape")
+            make: Callable[[], nn.Module] = partial(build_allconv, **{**recipe, "in_shape": tuple(recipe["in_shape"])})
+        else:
+            make = partial(build_layers, layers or {})
+        model: nn.Module = _built(make, "model", tensors)
         model.to(next(iter(_state("model", tensors).values())).dtype)
     except (RuntimeError, *DAMAGE) as error:
         raise damaged(folder, error) from error

@@ -11,13 +11,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from math import exp, log
 from statistics import fmean
 from typing import ClassVar
 
 from symbayes.equivariance import KEPT, LayerSymmetry
 from symbayes.layout import UP_TO_THE_BORDER, WeightTensor
-from symbayes.text import listed, number, percent, text_table
+from symbayes.text import html_table, listed, number, percent, text_table
 
 #: With more effective parameters γ a tensor is used.
 USED = 0.5
@@ -122,6 +123,10 @@ class Symmetries:
 
     def __str__(self) -> str:
         return text_table(*self.table(), left=3)
+
+    def _repr_html_(self) -> str:
+        said = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.words())
+        return (f"<ul>{said}</ul>" if said else "") + html_table(*self.table(), left=3)
 
 
 def symmetries(
@@ -249,6 +254,36 @@ def broken_layers(rows: Sequence[PathRow]) -> tuple[list[str], int]:
     sizes = Counter(row.layer for row in rows)
     broken = dict.fromkeys(row.layer for row in with_tensors(rows) if breaking(row))
     return list(broken), sum(size > 1 for size in sizes.values())
+
+
+def headline(rows: Sequence[PathRow]) -> str:
+    """What was learned in a sentence for each symmetry: how many layers keep it, and which do not; empty if not measured."""
+    sizes = Counter(row.layer for row in rows)
+    known: dict[str, dict[str, bool]] = {}
+    for row in rows:
+        if sizes[row.layer] > 1 and row.symmetry is not None:
+            if row.error is None:
+                return ""
+            known.setdefault(row.symmetry, {})[row.layer] = row.error < KEPT
+    said = []
+    for symmetry, layers in known.items():
+        name = f"{symmetry}, as convolutions do" if symmetry.startswith("translation") else symmetry
+        breaks = [layer or "the model" for layer, keeps in layers.items() if not keeps]
+        if not breaks:
+            said.append(f"{_all(len(layers))} {name}.")
+        elif len(breaks) == len(layers):
+            said.append(f"{_all(len(layers), none=True)} {symmetry}.")
+        else:
+            kept = len(layers) - len(breaks)
+            verb = "keep" if kept > 1 else "keeps"
+            said.append(f"{kept} of {len(layers)} layers {verb} {name}; not {listed(breaks)}.")
+    return " ".join(said)
+
+
+def _all(count: int, *, none: bool = False) -> str:
+    if count == 1:
+        return "The layer that could choose does not keep" if none else "The layer that could choose keeps"
+    return f"None of the {count} layers that could choose keeps" if none else f"All {count} layers that could choose keep"
 
 
 def _sentence(layer: str, rows: Sequence[PathRow]) -> str:

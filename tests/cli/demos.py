@@ -46,6 +46,7 @@ def check_demo(
     said = "Layers in which a tensor of γ above 0.5 breaks a symmetry: "
     assert said in " ".join(result.output.split())
     page = out.read_text(encoding="utf-8")
-    assert "plotly" in page
+    assert "<svg" in page
+    assert "<script" not in page
     assert "keeps" in page or "block1" in page
     assert said in page

@@ -53,7 +53,7 @@ def worked(monkeypatch):
         "", "", [], fail, lambda outcomes: FigureTable(), page=lambda outcomes: "page", picture=lambda outcomes: "<svg/>"
     )
     monkeypatch.setattr(fit, "fit_model", result)
-    monkeypatch.setattr(fit, "_show", lambda result, task: None)
+    monkeypatch.setattr(fit, "_show", lambda result, task: (None, None))
     monkeypatch.setattr(discover, "discover_in", result)
     monkeypatch.setattr(demo, "study", lambda settings: study)
     monkeypatch.setattr(demo, "run_study", lambda study, progress: done.append("trained") or [])

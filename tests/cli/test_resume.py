@@ -24,7 +24,7 @@ COMMANDS = {"fit": (FIT, "result.json"), "discover": (DISCOVER, "discovery.json"
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     monkeypatch.setattr(fit, "load", lambda name, data: load_few(name))
-    monkeypatch.setattr(fit, "_show", lambda result, task: None)  # it takes long
+    monkeypatch.setattr(fit, "_show", lambda result, task: (None, None))  # it takes long
 
 
 def stop_in(monkeypatch, epoch):

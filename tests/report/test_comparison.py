@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from plotly.offline import get_plotlyjs
 
 from symbayes.report.page import FigureTable, TableCell, TableRow
 from symbayes.report.plots import Run
@@ -23,10 +22,10 @@ def sample_table(*tasks: str) -> FigureTable:
 
 
 def own(table: FigureTable, runs: list[Run], title: str = "Digits") -> str:
-    """The page without the source of plotly.js."""
+    """The page without scripts."""
     page = comparison_page(title, "Two models & digits.", table, runs)
-    assert page.count(get_plotlyjs()) == 1
-    return page.replace(get_plotlyjs(), "")
+    assert "<script" not in page
+    return page
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +65,12 @@ def test_sentences_and_bars_are_those_of_learned_runs_by_evidence(page):
 def test_each_task_has_a_plot_of_all_its_runs(page):
     assert page.count('<div id="curves') == 2
     for name in ("CONV, MAP", "CONV, evidence", "learned, MAP", "learned, evidence"):
-        assert f'"name":"{name}"' in page
+        assert page.count(f">{name}</text>") == 4  # in the legends of two plots, drawn for screens and for phones
 
 
 def test_page_loads_nothing_and_offers_no_upload(page):
     for load in ("http://", "https://", "<script src", "<link", "<img", "@import", "url("):
         assert load not in page
-    assert page.count('"showSendToCloud": false') == page.count("Plotly.newPlot")
 
 
 def test_names_are_escaped():

@@ -1,11 +1,9 @@
 """The page of what is conserved: what it says, what it draws, and that it works where little is known."""
 
-import json
 from dataclasses import replace
 from math import inf, log10, nan
 
 import pytest
-from plotly.offline import get_plotlyjs
 
 from symbayes.data.storage import from_json
 from symbayes.dynamics.summary import DiscoveryRecord, DiscoverySummary, Portrait
@@ -37,10 +35,10 @@ def discovery_table(found):
 
 
 def own(found) -> str:
-    """The page without the source of plotly.js."""
+    """The page without scripts."""
     page = report.discovery_page(read(found))
-    assert page.count(get_plotlyjs()) == 1
-    return page.replace(get_plotlyjs(), "")
+    assert "<script" not in page
+    return page
 
 
 def nothing(kind="quadratic", **more):
@@ -91,14 +89,13 @@ def test_every_figure_is_on_the_page(page):
     names = ["bars", "training", *(f"series_{at}" for at in range(4)), "portrait_0", "portrait_1"]
     for name in [*names, *(f"rollout_{at}" for at in range(3)), *(f"generator_{at}" for at in range(8))]:
         assert page.count(f'<div id="{name}"') == 1
-    assert page.count("Plotly.newPlot") == 11 + 8
+    assert page.count("<svg viewBox") == 11 + 8
     assert page.count("<details>") == 4
 
 
 def test_page_loads_nothing_and_offers_no_upload(page):
     for load in ("http://", "https://", "<script src", "<link", "<img", "@import", "url("):
         assert load not in page
-    assert page.count('"showSendToCloud": false') == page.count("Plotly.newPlot")
 
 
 def test_pages_of_the_same_discovery_are_equal(page):
@@ -144,7 +141,8 @@ def test_a_heatmap_shows_every_value_in_colours_that_are_white_at_zero():
 def test_generators_share_their_colours_and_say_how_strong_they_are():
     maps = [[[1.0, 0.0], [0.0, 0.0]], [[-0.125, 0.0], [0.0, 0.0]]]
     page = own(oscillators() | {"generators": maps, "names": ["q"], "singular_values": [2.0, 0.01, 0.001], "count": 1})
-    assert page.count('"zmax":1.0') == page.count('"zmin":-1.0') == 2
+    assert page.count('fill="#d55e00"') == 1  # 1 in the first
+    assert page.count('fill="#dfedf5"') == 1  # −1/8 in the second, an eighth of the way to the end of the scale
     assert "<figcaption>1: strength 2, above the threshold</figcaption>" in page
     assert "<figcaption>2: strength 0.01, below the threshold</figcaption>" in page
 
@@ -155,8 +153,8 @@ def test_three_bodies_have_small_multiples():
     assert page.count('<div id="series_') == 7
     assert page.count('<div id="portrait_') == 6
     assert page.count('<div id="generator_') == 10
-    labels = json.dumps([*BODIES, "1"], separators=(",", ":"))
-    assert page.count(f'"ticktext":{labels}') == 20
+    for name in [*BODIES, "1"]:
+        assert page.count(f">{name}</text>") >= 20
 
 
 @pytest.mark.parametrize(
@@ -167,15 +165,15 @@ def test_page_says_that_nothing_was_found(kind, said):
     assert "<h1>No conserved quantity found in 2-oscillators</h1>" in page
     assert "Nothing was found to be conserved." in page
     assert said in page
-    assert "Plotly.newPlot" not in page
+    assert "<svg" not in page
     assert "<table" not in page
 
 
 def test_weak_singular_values_are_shown_where_nothing_was_found():
     page = own(nothing(singular_values=[0.01, 0.002], generators=[[[0.5, 0.5], [0.5, 0.5]]], names=["q"]))
     assert "No direction is stronger than the threshold of 0.05" in page
-    assert page.count("Plotly.newPlot") == 2
-    assert page.count("below the threshold") == 2
+    assert page.count("<svg viewBox") == 2
+    assert page.count(">below the threshold</text>") == page.count("below the threshold</figcaption>") == 1
     assert "None is above the threshold." in page
     assert "None of these is above the threshold." in page
 

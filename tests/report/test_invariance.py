@@ -8,7 +8,6 @@ from typing import Any
 
 import PIL.Image
 import pytest
-from plotly.offline import get_plotlyjs
 
 from symbayes.invariance.orbit_average import Image
 from symbayes.report.invariance import amount, data_uri, extent_name, extent_panel, extent_words, kept_extents
@@ -181,11 +180,11 @@ def test_pages_hold_everything_themselves():
     pages = [run_page(invariant_summary(*EXTENTS), invariant_history(BOTH), truth={"rotation": 45})]
     pages.append(comparison_page("", "", TABLE, [invariant_run("turned", "evidence", ROTATION, truth={"rotation": 45})]))
     for page in pages:
-        own = page.replace(get_plotlyjs(), "")
+        own = page
         assert all(load not in own for load in ("http://", "https://", "<script src", "<link", "@import", "url("))
         assert len(sources(own)) == own.count("<img") == 6
         assert all(source.startswith("data:image/png;base64,") for source in sources(own))
-        assert own.count('"showSendToCloud": false') == own.count("Plotly.newPlot")
+        assert "<script" not in own
 
 
 def test_extents_without_images_are_shown():
@@ -209,7 +208,7 @@ def test_a_task_has_a_panel_for_each_extent_with_all_its_runs():
         invariant_run("upright", "evidence", ROTATION),
     )
     assert re.findall(r'<div id="(extents\w+)"', page) == ["extents0_0", "extents0_1", "extents1_0"]
-    assert page.count("truth\\u003cbr\\u003e45\\u00b0") == 1
+    assert page.count(">truth</text>") == 1
     table = page[page.index('<table class="extents">') : page.index("<figcaption>")]
     rows = [re.findall(r"(?:</svg>|<td[^>]*>)([^<]*)<", row) for row in table.split("<tr>")[2:]]
     assert rows == [

@@ -1,16 +1,15 @@
 from dataclasses import replace
 
 import pytest
-from plotly.offline import get_plotlyjs
 
 from symbayes.report.runs import run_page
 from tests.report.samples import path_row, sample_history, sample_summary
 
 
 def own(page: str) -> str:
-    """The page without the source of plotly.js."""
-    assert page.count(get_plotlyjs()) == 1
-    return page.replace(get_plotlyjs(), "")
+    """The page without scripts."""
+    assert "<script" not in page
+    return page
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +33,13 @@ def test_what_an_earlier_version_claimed_is_said_anew(page):
 
 
 def test_gamma_stands_beside_every_share(page):
-    assert r"%{x:.1f} %, \u03b3 %{customdata}" in page
-    assert r"\u03b3 303 | 303" in page
+    assert "<title>dense, block1: 3.0 %, γ 302.8</title>" in page
+    assert "γ 303 | 303" in page
 
 
 def test_page_loads_nothing_and_offers_no_upload(page):
     for load in ("http://", "https://", "<script src", "<link", "<img", "@import", "url("):
         assert load not in page
-    assert page.count('"showSendToCloud": false') == page.count("Plotly.newPlot")
 
 
 def test_pages_of_the_same_run_are_equal(page):
@@ -72,8 +70,8 @@ def test_single_evidence_gives_curves_of_the_loss_only():
 
 def test_precisions_of_weights_but_not_of_biases_are_drawn(page):
     assert 'id="precisions"' in page
-    assert "block1.paths.dense.weight: " in page
-    assert "bias: " not in page
+    assert "<title>block1.paths.dense.weight</title>" in page
+    assert "bias</title>" not in page
 
 
 def test_noise_is_on_the_page_where_there_is_some():

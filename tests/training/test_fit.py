@@ -232,16 +232,20 @@ def test_lengthscales_are_learned_alone_and_survive_saving(tmp_path):
     assert_close(again.prior.learned, prior.learned)
 
 
+class Wrapped(nn.Sequential):
+    """A network that is known by its class alone."""
+
+
 def test_a_user_s_model_is_loaded_into_one_of_the_same_structure(tmp_path):
     likelihood = sb.Gaussian(0.5, 3)
     targets = torch.eye(3)[blobs()[1]]
-    result = sb.fit(network(), (blobs()[0], targets), likelihood=likelihood, **QUICK)
+    result = sb.fit(Wrapped(network()), (blobs()[0], targets), likelihood=likelihood, **QUICK)
     result.save(tmp_path)
     with pytest.raises(ValueError, match=r"was not made by sb.allconv.*sb.load_result\(folder, model=...\)"):
         sb.load_result(tmp_path)
     with pytest.raises(ValueError, match="The model does not fit what is saved"):
         sb.load_result(tmp_path, model=nn.Linear(2, 3))
-    again = sb.load_result(tmp_path, model=network(seed=9))
+    again = sb.load_result(tmp_path, model=Wrapped(network(seed=9)))
     assert_close(again.model(blobs()[0]), result.model(blobs()[0]))
     assert_close(again.likelihood.noise(), result.likelihood.noise())
 

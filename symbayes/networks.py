@@ -1,0 +1,40 @@
+"""A network for data of any shape: `allconv` where they have a grid, a perceptron where they have none."""
+
+from collections.abc import Sequence
+
+from torch import Generator, nn
+
+from symbayes.models import build_allconv
+
+#: Of the first layer of `allconv`, and of the hidden layer of a perceptron.
+_WIDTH, _HIDDEN = 10, 64
+
+
+def network_for(
+    in_shape: Sequence[int],
+    outputs: int,
+    paths: Sequence[str] = ("factored", "conv"),
+    width: int | None = None,
+    *,
+    group: str = "p4",
+    generator: Generator | None = None,
+) -> nn.Sequential:
+    """A network whose layers choose between paths, for inputs [channels, *grid]; one hidden layer with tanh, for [features].
+
+    Args:
+        in_shape: Of one input.
+        outputs: Classes or values.
+        paths: Of every layer, as `sb.allconv` takes them; those of a perceptron have no choice.
+        width: Of the first layer, or of the hidden one; 10 and 64 when None.
+        group: Of paths that turn filters.
+        generator: For the initial weights; the global one when None.
+    """
+    if len(in_shape) > 1:
+        return build_allconv(tuple(in_shape), outputs, paths, width or _WIDTH, group=group, generator=generator)
+    units = width or _HIDDEN
+    hidden, head = nn.Linear(in_shape[0], units), nn.Linear(units, outputs)
+    for layer in (hidden, head):
+        for parameter in layer.parameters():
+            bound = layer.in_features**-0.5
+            nn.init.uniform_(parameter, -bound, bound, generator=generator)
+    return nn.Sequential(hidden, nn.Tanh(), head)

@@ -1,0 +1,80 @@
+"""Networks of torch's own layers as plain values, and back: what JSON can hold instead of a pickle.
+
+A layer of torch keeps what its constructor was given under the same names. Where it does, and nothing was put into it by hand,
+it can be built again. `load_result` compares outputs afterwards, so a network that was described wrongly is not taken for it.
+"""
+
+from collections import OrderedDict
+from inspect import Parameter, signature
+from typing import Any
+
+from torch import nn
+
+#: The files of `torch.nn.modules` whose classes are single layers.
+_FILES = (
+    "activation", "batchnorm", "channelshuffle", "conv", "dropout", "flatten", "fold", "instancenorm", "linear",
+    "normalization", "padding", "pixelshuffle", "pooling", "sparse", "upsampling",
+)  # fmt: skip
+#: Of layers, which are built on the CPU, in the precision of their weights.
+_PLACE = ("device", "dtype")
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def describe_layers(module: nn.Module) -> dict[str, Any] | None:
+    """What to build a module again from; None where it is not made of torch's own layers in `nn.Sequential`."""
+    kind = type(module).__name__
+    if type(module) is not getattr(nn, kind, None) or module._forward_hooks or module._forward_pre_hooks:
+        return None
+    if isinstance(module, nn.Sequential):
+        inner = {name: describe_layers(child) for name, child in module.named_children()}
+        return None if None in inner.values() else {"kind": kind, "layers": inner}
+    if not _is_layer(type(module)) or any(True for _ in module.children()):
+        return None
+    settings: dict[str, Any] = {}
+    if isinstance(module, nn.Identity) or type(module).__init__ is nn.Module.__init__:  # these keep nothing
+        return {"kind": kind, "settings": settings}
+    for name, parameter in signature(type(module)).parameters.items():
+        if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+            return None
+        if name not in _PLACE and not name.startswith("_"):
+            if not hasattr(module, name):
+                return None
+            value = getattr(module, name)
+            settings[name] = value is not None if name == "bias" and not isinstance(value, bool) else value
+    if not all(_is_plain(value) for value in settings.values()):
+        return None
+    return {"kind": kind, "settings": {name: _listed(value) for name, value in settings.items()}}
+
+
+def build_layers(described: dict[str, Any]) -> nn.Module:
+    """What `describe_layers` described, with initial weights.
+
+    Raises:
+        ValueError: If it is no such description.
+    """
+    kind, layers, settings = (described.get(name) for name in ("kind", "layers", "settings"))
+    made = getattr(nn, kind, None) if isinstance(kind, str) else None
+    if made is nn.Sequential:
+        if not isinstance(layers, dict):
+            raise ValueError("nn.Sequential must have layers")
+        return nn.Sequential(OrderedDict((name, build_layers(child)) for name, child in layers.items()))
+    if not (isinstance(made, type) and _is_layer(made)):
+        raise ValueError(f"a layer must be one of torch.nn, got {kind!r}")
+    if not isinstance(settings, dict) or not all(_is_plain(value) for value in settings.values()):
+        raise ValueError(f"settings of {kind} must be plain values, got {settings!r}")
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    built: nn.Module = made(**given)
+    return built
+
+
+def _is_layer(kind: type) -> bool:
+    package, _, file = kind.__module__.rpartition(".")
+    return package == "torch.nn.modules" and file in _FILES
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, _PLAIN) or (isinstance(value, tuple | list) and all(isinstance(one, _PLAIN) for one in value))
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

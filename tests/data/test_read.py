@@ -1,0 +1,145 @@
+"""Data of a user: folders of images, tables and arrays become tasks, or are refused with what to do."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from symbayes.data.read import is_data, read_task
+
+COLOURS = {"dark": 10, "light": 240}
+
+
+def paint(folder, count=5, size=(6, 6)):
+    for name, shade in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            pixels = np.random.default_rng(index).integers(-9, 9, size[::-1]) + shade
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / name / f"{index}.png")
+
+
+def test_folders_of_images_are_classes_and_some_of_each_are_held_out(tmp_path):
+    paint(tmp_path)
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "dark" / "notes.txt").write_text("no image")
+    task = read_task(tmp_path)
+    assert task.names == ("dark", "light")
+    assert task.in_shape == (1, 6, 6)
+    assert task.target_std is None
+    for (inputs, targets), count in ((task.train, 4), (task.test, 1)):
+        assert torch.bincount(targets).tolist() == [count, count]
+        assert (inputs.mean((1, 2, 3)) > 0).long().equal(targets)
+    assert float(task.train[0].mean()) == pytest.approx(0, abs=1e-5)
+    assert float(task.train[0].std(correction=0)) == pytest.approx(1, abs=1e-5)
+    mean, std = 0.49, 0.45
+    assert task.background[0] == pytest.approx(-mean / std, rel=0.05)
+    again = read_task(tmp_path, seed=0)
+    assert torch.equal(again.test[0], task.test[0])
+
+
+def test_images_of_several_sizes_and_colours_become_squares(tmp_path):
+    paint(tmp_path, size=(50, 20))
+    Image.new("RGB", (9, 200), (250, 0, 0)).save(tmp_path / "light" / "tall.jpg")
+    assert read_task(tmp_path).in_shape == (3, 32, 32)
+    assert read_task(tmp_path, side=8).in_shape == (3, 8, 8)
+
+
+def test_a_folder_of_tests_is_held_out(tmp_path):
+    paint(tmp_path / "train", 3)
+    paint(tmp_path / "test", 2)
+    task = read_task(tmp_path)
+    assert (len(task.train[0]), len(task.test[0])) == (6, 4)
+    assert task.names == ("dark", "light")
+
+
+def write_table(path, targets, words=("a", "b")):
+    lines = [f"{index},{words[index % len(words)]},{target}" for index, target in enumerate(targets)]
+    path.write_text("\n".join(["size,kind,goal", *lines]))
+    return path
+
+
+def test_tables_have_numbers_indicators_and_classes(tmp_path):
+    task = read_task(write_table(tmp_path / "t.csv", ["yes", "no"] * 5), target="goal")
+    assert task.names == ("no", "yes")
+    assert task.in_shape == (3,)
+    assert len(task.train[0]) == 8
+
+
+def test_values_are_standardised_and_their_unit_is_kept(tmp_path):
+    path = write_table(tmp_path / "t.csv", [100.0 + 7.5 * index for index in range(40)])
+    task = read_task(path, target="goal")
+    assert task.names == ()
+    assert task.classes == 1
+    assert float(task.train[1].std(correction=0)) == pytest.approx(1, abs=1e-5)
+    assert task.target_std == pytest.approx(7.5 * 40 / 12**0.5, rel=0.15)
+    whole = write_table(tmp_path / "u.csv", [index % 3 for index in range(12)])
+    assert read_task(whole, target="goal").names == ("0", "1", "2")
+    assert read_task(whole, target="goal", kind="values").target_std is not None
+
+
+def test_arrays_are_series_or_images_and_may_name_their_tests(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(20, 12)), np.arange(20) % 2
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    assert read_task(tmp_path / "a.npz").in_shape == (1, 12)
+    np.savez(tmp_path / "b.npz", X=x.reshape(20, 3, 2, 2), y=x[:, :2], x_test=x[:4].reshape(4, 3, 2, 2), y_test=x[:4, :2])
+    task = read_task(tmp_path / "b.npz")
+    assert (task.in_shape, task.classes, len(task.test[0])) == ((3, 2, 2), 2, 4)
+
+
+def test_what_is_meant_as_data_is_known(tmp_path):
+    assert is_data("missing.csv")
+    assert is_data(str(tmp_path))
+    assert not is_data("placed-digits")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "asked", "message"),
+    [
+        ("t.csv", "a,b\n1,2\n3,4\n", {}, "must be named: --target with one of a, b"),
+        ("t.csv", "a,b\n1,2\n3,4\n", {"target": "c"}, "has no column 'c'"),
+        ("t.csv", "a,b\n1,2\n3\n", {"target": "b"}, "must have 2 cells, as its headings; line 3 has other"),
+        ("t.csv", "a,b\n1,2\n,4\n", {"target": "b"}, "column 'a' has some that are empty"),
+        ("t.csv", "a,b\n1,2\ninf,4\n", {"target": "b"}, "Numbers must be finite; column 'a'"),
+        ("t.csv", "b\n1\n2\n", {"target": "b"}, "must have a column beside 'b'"),
+        ("t.csv", "a\n", {"target": "a"}, "a line of headings and two lines"),
+        ("t.csv", "a,b\n1,x\n2,x\n", {"target": "b"}, "Classes must be two or more"),
+        ("t.csv", "a,b\n1,x\n2,y\n3,y\n", {"target": "b"}, "'x' has one"),
+        ("t.csv", "a,b\n1,x\n2,y\n", {"target": "b", "kind": "values"}, "text are classes"),
+        ("t.csv", "a,b\n" + "".join(f"w{i},{i}\n" for i in range(30)), {"target": "b"}, "text of 30 different words"),
+        ("t.csv", "a,b\n", {"target": "b", "kind": "luck"}, "must be one of classes, values"),
+        ("t.csv", "a,b\n", {"held_out": 1.0}, "must lie between 0 and 1"),
+        ("t.csv", "a,b\n", {"side": 8}, "Images alone are resized"),
+        ("t.npz", "", {"target": "b"}, "one of a table"),
+        ("t.txt", "", {}, r"a folder of images, a table \(.csv\) or arrays"),
+        ("t.npz", "no zip", {}, "must hold arrays, as numpy.savez"),
+    ],
+)
+def test_what_is_wrong_is_said(name, content, asked, message, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_task(tmp_path / name, **asked)
+
+
+def test_folders_without_classes_and_broken_images_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        read_task(tmp_path / "nowhere")
+    (tmp_path / "only").mkdir()
+    with pytest.raises(ValueError, match="has none"):
+        read_task(tmp_path)
+    paint(tmp_path / "images")
+    with pytest.raises(ValueError, match="--task must be classes"):
+        read_task(tmp_path / "images", kind="values")
+    (tmp_path / "images" / "dark" / "broken.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"broken.png must be an image"):
+        read_task(tmp_path / "images")
+
+
+def test_arrays_that_do_not_go_together_are_refused(tmp_path):
+    x, y = np.zeros((3, 2)), np.zeros(3)
+    for arrays in ({"x": x}, {"x": x, "y": y[:2]}, {"x": np.full_like(x, np.nan), "y": y}):
+        np.savez(tmp_path / "a.npz", **arrays)
+        with pytest.raises(ValueError, match="must"):
+            read_task(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", x=np.array([{}] * 3), y=np.zeros(3))
+    with pytest.raises(ValueError, match="must hold arrays"):
+        read_task(tmp_path / "a.npz")

@@ -1,0 +1,127 @@
+"""Results of any module: pickled, saved and loaded, with its constructor where it is known; and shown in notebooks."""
+
+import json
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import symbayes as sb
+from symbayes.training.rebuild import build_layers, describe_layers
+from tests.small import load_few
+
+LAYERS = [
+    nn.Linear(3, 4, bias=False),
+    nn.Conv1d(2, 4, 3, padding="same", padding_mode="circular"),
+    nn.Conv2d(4, 8, (3, 5), stride=(1, 2), padding=1, groups=2),
+    nn.ConvTranspose2d(4, 2, 3, output_padding=1, stride=2),
+    nn.BatchNorm2d(4, momentum=None, affine=False),
+    nn.LayerNorm((3, 4), bias=False),
+    nn.GroupNorm(2, 4),
+    nn.MaxPool2d(2, padding=1),
+    nn.AvgPool2d((2, 1)),
+    nn.AdaptiveAvgPool2d((None, 4)),
+    nn.Flatten(2),
+    nn.Dropout(0.3),
+    nn.LeakyReLU(0.2),
+    nn.GELU("tanh"),
+    nn.Softplus(2),
+    nn.Embedding(5, 3, padding_idx=1),
+    nn.Identity(),
+    nn.Tanh(),
+    nn.Upsample(scale_factor=2.0),
+]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
+def test_layers_of_torch_are_built_again_from_plain_values(layer):
+    described = describe_layers(layer)
+    assert described is not None
+    built = build_layers(json.loads(json.dumps(described)))
+    assert repr(built) == repr(layer)
+    assert {n: v.shape for n, v in built.state_dict().items()} == {n: v.shape for n, v in layer.state_dict().items()}
+
+
+class Own(nn.Linear):
+    pass
+
+
+@pytest.mark.parametrize("make", [lambda: Own(2, 2), lambda: nn.Sequential(Own(2, 2)), lambda: nn.ModuleList([nn.ReLU()])])
+def test_other_modules_are_not(make):
+    assert describe_layers(make()) is None
+
+
+def test_a_layer_with_hooks_is_not():
+    layer = nn.Linear(2, 2)
+    layer.register_forward_hook(lambda *_: None)
+    assert describe_layers(layer) is None
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"kind": "load"},
+        {"kind": "Transformer", "settings": {}},
+        {"kind": "Sequential"},
+        {"kind": "Linear", "settings": {"in_features": {}}},
+        {},
+    ],
+)
+def test_what_describes_no_network_is_refused(described):
+    with pytest.raises(ValueError, match="must"):
+        build_layers(described)
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(256, 256), nn.Linear(256, 10)
+
+    def forward(self, inputs):
+        flat = inputs.flatten(1)
+        return self.head(flat + self.inner(flat).relu())
+
+
+@pytest.fixture(scope="module")
+def results():
+    task = load_few("upright-digits")
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(98, 10))
+    fitted = [sb.fit(model, task.train, epochs=2, objective=sb.Laplace(), progress=False) for model in (plain, Residual())]
+    return task, *fitted
+
+
+def test_results_are_pickled_with_their_posteriors(results):
+    task, *fitted = results
+    inputs = task.test[0][:4]
+    for result in fitted:
+        again = pickle.loads(pickle.dumps(result))
+        assert again.history == result.history
+        assert str(again.symmetries) == str(result.symmetries)
+        assert torch.equal(again.predict(inputs).mean, result.predict(inputs).mean)
+
+
+def test_a_sequence_of_layers_is_loaded_without_being_given_and_others_with(results, tmp_path):
+    task, plain, residual = results
+    inputs = task.test[0][:4]
+    plain.save(tmp_path / "plain")
+    loaded = sb.load_result(tmp_path / "plain")
+    assert repr(loaded.model) == repr(plain.model)
+    assert_close(loaded.predict(inputs).mean, plain.predict(inputs).mean)
+    residual.save(tmp_path / "own")
+    with pytest.raises(ValueError, match=r"nor of torch's layers in an nn.Sequential, .* sb.load_result\(folder, model"):
+        sb.load_result(tmp_path / "own")
+    assert_close(sb.load_result(tmp_path / "own", Residual()).predict(inputs).mean, residual.predict(inputs).mean)
+
+
+def test_notebooks_are_shown_tables(results):
+    _, result, _ = results
+    shown = result._repr_html_()
+    assert "Training has not converged" in shown
+    assert "<table>" in result.symmetries._repr_html_()
+    assert f"{result.log_evidence:,.1f}".replace("-", "−") in result.evidence._repr_html_()
+    model = nn.Linear(2, 2)
+    found = sb.laplace_evidence(model, (torch.randn(9, 2), torch.zeros(9).long()), sb.Categorical(), sb.ScalarPrior(model))
+    assert "Estimator: KFAC" in found._repr_html_()

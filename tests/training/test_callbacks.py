@@ -1,0 +1,107 @@
+"""Callbacks and loggers are given every record, and data that are watched change nothing."""
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import symbayes as sb
+from symbayes.loggers import scalars
+from tests.small import load_few
+
+
+@pytest.fixture(scope="module")
+def task():
+    return load_few("upright-digits")
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(256, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.ReLU(), nn.Linear(8, 10))
+
+
+def test_callbacks_are_given_every_record_and_closed(task):
+    class Kept:
+        def __init__(self):
+            self.records, self.closed = [], 0
+
+        def __call__(self, record):
+            self.records.append(record)
+
+        def close(self):
+            self.closed += 1
+
+    kept, plain = Kept(), []
+    result = sb.fit(network(), task.train, epochs=2, callbacks=[kept, plain.append], progress=False)
+    assert tuple(kept.records) == tuple(plain) == result.history
+    assert kept.closed == 1
+
+    def fail(record):
+        raise RuntimeError("disk is full")
+
+    with pytest.raises(RuntimeError, match="disk is full"):
+        sb.fit(network(), task.train, epochs=2, callbacks=[fail, kept], progress=False)
+    assert kept.closed == 2
+
+
+@pytest.mark.parametrize("kind", ["pair", "loader"])
+def test_data_that_are_watched_are_evaluated_and_change_nothing(task, kind):
+    watched = task.test if kind == "pair" else DataLoader(TensorDataset(*task.test), batch_size=30, shuffle=True)
+    models = network(), network()
+    torch.manual_seed(1)
+    alone = sb.fit(models[0], task.train, epochs=3, progress=False)
+    torch.manual_seed(1)
+    beside = sb.fit(models[1], task.train, epochs=3, progress=False, validation=watched)
+    for name, value in models[0].state_dict().items():
+        assert torch.equal(value, models[1].state_dict()[name]), name
+    assert alone.log_evidence == beside.log_evidence
+    assert [record.validation for record in alone.history] == [{}] * 3
+    assert len({record.validation["nll"] for record in beside.history}) == 3
+    # The last epoch of a preset may be of a network that a search gave up; by MAP it is of the result.
+    by_map = sb.fit(network(), task.train, epochs=2, objective=sb.Map(), progress=False, validation=watched)
+    assert by_map.history[-1].validation == pytest.approx(by_map.evaluate(task.test, by="plug-in"), abs=1e-6)
+
+
+def test_tensorboard_holds_evidence_and_gamma(task, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = sb.fit(
+        network(), task.train, epochs=3, callbacks=[sb.loggers.TensorBoard(tmp_path)], validation=task.test, progress=False
+    )
+    events = EventAccumulator(str(tmp_path)).Reload()
+    written = {name: {one.step: one.value for one in events.Scalars(name)} for name in events.Tags()["scalars"]}
+    for name in ("loss", "validation/accuracy", "validation/nll"):
+        assert list(written[name]) == [1, 2, 3]
+    evidence = result.evidence
+    assert written["evidence/total"][3] == pytest.approx(evidence.total)
+    for tensor, value in evidence.effective.items():
+        assert written[f"gamma/{tensor}"][3] == pytest.approx(value)
+        assert written[f"precision/{tensor}"][3] == pytest.approx(evidence.precision[tensor])
+
+
+def test_other_loggers_are_given_the_same_numbers(task, monkeypatch):
+    logged = []
+    mlflow = ModuleType("mlflow")
+    mlflow.log_metrics = lambda values, step: logged.append((step, values))
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+
+    class Run:
+        def log(self, values, step):
+            logged.append((step, values))
+
+    callbacks = [sb.loggers.MLflow(), sb.loggers.WandB(Run())]
+    result = sb.fit(network(), task.train, epochs=1, callbacks=callbacks, progress=False)
+    assert logged == [(1, scalars(result.history[0]))] * 2
+
+
+@pytest.mark.parametrize(
+    ("package", "make"),
+    [("mlflow", sb.loggers.MLflow), ("wandb", sb.loggers.WandB), ("tensorboard", lambda: sb.loggers.TensorBoard("x"))],
+)
+def test_a_package_that_is_not_there_is_asked_for(package, make, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"pip install 'symbayes\[{package}\]'"):
+        make()
