@@ -1,5 +1,6 @@
 """`symbayes fit` and `symbayes report`."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import torch
 import typer
 
 from symbayes.cli.terminal import (
+    CHECKPOINT,
     CheckpointEvery,
     Deterministic,
     Overwrite,
@@ -28,6 +30,7 @@ from symbayes.likelihoods.classes import Categorical
 from symbayes.models import allconv
 from symbayes.posterior.predict import Calibration
 from symbayes.priors import TensorwisePrior
+from symbayes.processes import all_processes, of_torchrun
 from symbayes.report.runs import PAGE, make_page, write_page
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit as fit_model
@@ -64,47 +67,55 @@ def fit(
     checkpoint_every: CheckpointEvery = 60.0,
     deterministic: Deterministic = False,
 ) -> None:
-    """Train the paper's network on a task, and save the result with its page."""
+    """Train the paper's network on a task, and save the result with its page; under torchrun by all its processes."""
     if by not in _METHODS:
         raise typer.BadParameter(f"--by must be one of {', '.join(_METHODS)}, got {by!r}.")
-    try:
-        check_device(device)
-        loaded = load(task, data)
-        model = allconv(loaded, paths.split(","), width, group=group, generator=torch.Generator().manual_seed(seed)).to(device)
-    except (ValueError, KeyError, OSError) as error:
-        raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
-    prior = TensorwisePrior(model)
-    problem = Problem(model, as_source(loaded.train, torch.device(device)), Categorical(), prior)
-    usual = preset(problem, Elbo() if by == "elbo" else None, epochs)
-    usual = usual.by_map() if by == "map" else usual
-    with run_folder(out, holds=_FILES, overwrite=overwrite, resume=resume) as checkpoint:
-        console.print(str(loaded), highlight=False)
-        console.print(model.description, highlight=False)
+    with of_torchrun(device) as device:
         try:
-            result = fit_model(
-                model,
-                loaded.train,
-                prior=prior,
-                objective=usual.objective,
-                optimiser=usual.optimiser,
-                schedule=usual.schedule,
-                augment=FlipCrop() if augment else None,
-                seed=seed,
-                checkpoint=checkpoint,
-                checkpoint_every=checkpoint_every,
-                resume=resume,
-                deterministic=deterministic,
+            check_device(device)
+            loaded = load(task, data)
+            model = allconv(loaded, paths.split(","), width, group=group, generator=torch.Generator().manual_seed(seed)).to(
+                device
             )
-        except ValueError as error:  # a checkpoint of something else
-            raise typer.BadParameter(str(error)) from error
-        calibration = _show(result, loaded)
-        with writing(out):
-            result.save(out, calibration)
-            write_page(out)
-        if result.is_partial:
-            raise stopped(out)
-        remove_folder(checkpoint)
-    console.print(f"Saved to {out}", highlight=False)
+        except (ValueError, KeyError, OSError) as error:
+            raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
+        prior = TensorwisePrior(model)
+        problem = Problem(model, as_source(loaded.train, torch.device(device)), Categorical(), prior)
+        usual = preset(problem, Elbo() if by == "elbo" else None, epochs)
+        usual = usual.by_map() if by == "map" else usual
+        first = all_processes().is_first
+        folder = run_folder(out, holds=_FILES, overwrite=overwrite, resume=resume) if first else nullcontext(out / CHECKPOINT)
+        with folder as checkpoint:
+            console.quiet = not first
+            console.print(str(loaded), highlight=False)
+            console.print(model.description, highlight=False)
+            try:
+                result = fit_model(
+                    model,
+                    loaded.train,
+                    prior=prior,
+                    objective=usual.objective,
+                    optimiser=usual.optimiser,
+                    schedule=usual.schedule,
+                    augment=FlipCrop() if augment else None,
+                    seed=seed,
+                    checkpoint=checkpoint,
+                    checkpoint_every=checkpoint_every,
+                    resume=resume,
+                    deterministic=deterministic,
+                )
+            except ValueError as error:  # a checkpoint of something else
+                raise typer.BadParameter(str(error)) from error
+            if not first:
+                return
+            calibration = _show(result, loaded)
+            with writing(out):
+                result.save(out, calibration)
+                write_page(out)
+            if result.is_partial:
+                raise stopped(out)
+            remove_folder(checkpoint)
+        console.print(f"Saved to {out}", highlight=False)
 
 
 def _show(result: Result, task: Task) -> Calibration:

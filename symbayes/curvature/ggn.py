@@ -77,13 +77,15 @@ class Ggn(Rule):
         parts: Tensor = torch.zeros(())
         total: Tensor = torch.zeros(())
         seen = 0
-        for inputs, targets in data.batches(self.batch_size):
-            outputs, J = jacobians(inputs, differentiable=torch.is_grad_enabled())
-            total = total + log_likelihood(likelihood, inputs, outputs, targets, data.number(seen))
-            columns = likelihood.at(targets).fisher_columns(outputs)
-            rows = torch.einsum("kvnc,ncp->kvnp", columns, J).reshape(len(columns), -1, J.shape[2])
-            parts = parts + rows.transpose(1, 2) @ rows
-            seen += len(inputs)
+        with data.processes.together():
+            for inputs, targets in data.own_batches(self.batch_size):
+                outputs, J = jacobians(inputs, differentiable=torch.is_grad_enabled())
+                total = total + log_likelihood(likelihood, inputs, outputs, targets, data.number(seen))
+                columns = likelihood.at(targets).fisher_columns(outputs)
+                rows = torch.einsum("kvnc,ncp->kvnp", columns, J).reshape(len(columns), -1, J.shape[2])
+                parts = parts + rows.transpose(1, 2) @ rows
+                seen += len(inputs)
+        parts, total = data.processes.sum([parts, total])
         return parts, total
 
     def __str__(self) -> str:
@@ -292,16 +294,18 @@ def products_of(model: nn.Module, data: DataSource, likelihood: Likelihood, batc
     frozen = deepcopy(likelihood).requires_grad_(False)
     total: Tensor = torch.zeros(())
     seen, way = 0, jvp
-    for inputs, targets in data.batches(batch_size):
-        reference = None if seen else reference_of(model, inputs)
-        if reference is not None:
-            way = _pushing(model, list(sizes), reference)
-        with evaluating(model):
-            outputs = call_with(model, held(model, differentiable=True), inputs)
-        if reference is not None:
-            reference.refuse_others(outputs)
-        total = total + log_likelihood(likelihood, inputs, outputs, targets, data.number(seen))
-        seen += len(inputs)
+    with data.processes.together():
+        for inputs, targets in data.own_batches(batch_size):
+            reference = None if seen else reference_of(model, inputs)
+            if reference is not None:
+                way = _pushing(model, list(sizes), reference)
+            with evaluating(model):
+                outputs = call_with(model, held(model, differentiable=True), inputs)
+            if reference is not None:
+                reference.refuse_others(outputs)
+            total = total + log_likelihood(likelihood, inputs, outputs, targets, data.number(seen))
+            seen += len(inputs)
+    (total,) = data.processes.sum([total])
     linear = Linearised(model, weights, sizes, way)
 
     @torch.no_grad()  # what the forward pass depends on beside weights is differentiated in `forms`, and nowhere else
@@ -441,9 +445,9 @@ def ggn_product(
 ) -> Float[Tensor, " p"]:
     """H v = Σ_n J_nᵀ L_n J_n v, over all the data."""
     total = torch.zeros_like(vector)
-    for inputs, targets in data.batches(batch_size):
+    for inputs, targets in data.own_batches(batch_size):
         total += linear.push_and_pull(inputs, vector, likelihood.at(targets).product)
-    return total
+    return data.processes.sum([total])[0]
 
 
 def ggn_form(

@@ -35,10 +35,11 @@ from symbayes.curvature.blocks import Block, DenseBlock, EigenBlock, Factor, Kro
 from symbayes.curvature.capture import Capture, depends_on_more
 from symbayes.curvature.diagonal import DiagonalAccumulator, weight_gradients
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
-from symbayes.curvature.sums import Accumulator, collect, collected, make_blocks, swept_curvature
+from symbayes.curvature.sums import Accumulator, add_up, collect, collected, make_blocks, swept_curvature
 from symbayes.data.source import Batch, DataSource, TensorSource
 from symbayes.layout import Layout, Site, weights
 from symbayes.likelihoods.likelihood import Likelihood
+from symbayes.processes import ALONE, Processes
 
 Sharing = Literal["expand", "reduce"]
 
@@ -288,12 +289,22 @@ class RunningCurvature:
         rule: What is collected.
         memory: Batches that count: the mean is over all at first, then decays at a rate of 1 / memory.
         generator: For sampled columns; on the device of the model.
+        processes: Those that share every batch.
     """
 
-    def __init__(self, model: nn.Module, likelihood: Likelihood, rule: Kfac, memory: int, generator: Generator) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        rule: Kfac,
+        memory: int,
+        generator: Generator,
+        processes: Processes = ALONE,
+    ) -> None:
         if memory < 1:
             raise ValueError(f"memory must be at least one batch, got {memory}.")
         self.likelihood, self.rule, self.memory, self.generator = likelihood, rule, memory, generator
+        self.processes = processes
         self._capture = Capture(model)
         self._accumulators: Mapping[str, Accumulator] = {}
         self._means: dict[tuple[str, str], Tensor] = {}
@@ -313,16 +324,20 @@ class RunningCurvature:
         if self._size not in (0, len(inputs)):
             raise ValueError(f"All batches must be of one size, so that they count alike: {self._size}, got {len(inputs)}.")
         self._size = len(inputs)
+        mine = self.processes.share(len(inputs))
+        inputs = inputs[mine]
         accumulators = {name: self.rule.accumulator(site) for name, site in self._capture.layout.sites.items()}
         free: dict[str, Tensor] = {}
         with self._capture as capture:
             outputs = capture.forward(inputs)
             predicted = outputs.detach()
-            columns = self.rule.fisher.columns(self.likelihood, predicted, targets, self.generator)
+            columns = self.rule.fisher.columns_of(mine, self.likelihood, predicted, targets, self.generator)
             collect(capture, accumulators, free, inputs, outputs, columns)
+        log_likelihood = self.likelihood.log_prob(predicted, targets[mine]).sum()
+        sums, log_likelihood = add_up(self.processes, accumulators, collected(accumulators, free), log_likelihood)
         self._batches += 1
         share = self._batches.reciprocal().clamp(min=1 / self.memory)
-        found = collected(accumulators, free) | {_LOG_LIKELIHOOD: self.likelihood.log_prob(predicted, targets).sum()}
+        found = {**sums, _LOG_LIKELIHOOD: log_likelihood}
         self._count += 1
         for name, accumulator in accumulators.items():
             before = self._rows.get(name, float(accumulator.rows_seen))

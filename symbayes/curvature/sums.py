@@ -22,6 +22,7 @@ from symbayes.curvature.rule import BlockCurvature, Fisher, Precisions, Replay, 
 from symbayes.data.source import DataSource
 from symbayes.layout import Site
 from symbayes.likelihoods.likelihood import Likelihood
+from symbayes.processes import Processes
 
 
 class Accumulator(ABC):
@@ -57,6 +58,8 @@ class Accumulator(ABC):
 Accumulators = Callable[[], Mapping[str, Accumulator]]
 #: Where sums of free tensors are kept: the name of no map.
 _FREE = "."
+#: What processes add up beside sums.
+_ROWS, _TOTAL = ("", "rows"), ("", "log p(D | W)")
 
 
 def swept_curvature(
@@ -118,14 +121,20 @@ def sweep(
     """What accumulators and free tensors collect, as sums over the data, and log p(D | W).
 
     With a graph, if gradients are on and the forward pass depends on more than weights. Maps are compared with torch's own
-    gradients first, unless that was done before.
+    gradients first, unless that was done before. Data that processes share are added up by all of them.
     """
     total: Tensor = torch.zeros(())
     free: dict[str, Float[Tensor, "k p"]] = {}
     seen, reference = 0, None
-    capture = Capture(model)
-    with ExitStack() as capturing:
-        for inputs, targets in data.batches(batch_size):
+    predicted: Tensor = torch.zeros(0, 0)
+    capture, of = Capture(model), data.processes
+    with ExitStack() as capturing, of.together():
+        for whole, targets in data.batches(max(batch_size, of.fewest)):
+            mine = of.share(len(whole))
+            inputs = whole[mine]
+            if not len(inputs):  # of few data, at the end
+                fisher.columns_of(mine, likelihood, predicted[:0], targets, generator)
+                continue
             if not seen:
                 reference = check_capture(capture, inputs) if check else None
                 capturing.enter_context(capture)
@@ -135,11 +144,25 @@ def sweep(
             if reference is not None and not seen:
                 reference.refuse_others(outputs)
             predicted = outputs if capture.differentiable else outputs.detach()
-            total = total + log_likelihood(likelihood, inputs, predicted, targets, data.number(seen))
-            columns = fisher.columns(likelihood, predicted, targets, generator)
+            total = total + log_likelihood(likelihood, inputs, predicted, targets[mine], data.number(seen))
+            columns = fisher.columns_of(mine, likelihood, predicted, targets, generator)
             collect(capture, accumulators, free, inputs, outputs, columns)
             seen += len(inputs)
-    return collected(accumulators, free), total
+    return add_up(of, accumulators, collected(accumulators, free), total)
+
+
+def add_up(
+    processes: Processes, accumulators: Mapping[str, Accumulator], sums: Sums, total: Float[Tensor, ""]
+) -> tuple[Sums, Float[Tensor, ""]]:
+    """What all processes collected: sums, and log p(D | W); accumulators then know how many rows all have seen."""
+    if processes.count == 1:
+        return sums, total
+    rows = torch.tensor([accumulator.rows_seen for accumulator in accumulators.values()], dtype=torch.float64)
+    found = processes.sums({**sums, _ROWS: rows, _TOTAL: total})
+    for accumulator, seen in zip(accumulators.values(), found.pop(_ROWS).tolist(), strict=True):
+        accumulator.rows_seen = seen
+    total = found.pop(_TOTAL)
+    return {key: found[key] for key in sums}, total
 
 
 def collect(
