@@ -21,6 +21,7 @@ from symbayes.adapters import NormsByParts
 from symbayes.curvature.blocks import Block, DenseBlock, Factor, cholesky
 from symbayes.curvature.check import Reference, check_functional, reference_of
 from symbayes.curvature.evaluate import evaluating, log_likelihood, tensor_cores
+from symbayes.curvature.memory import within_budget
 from symbayes.curvature.rule import BlockCurvature, Curvature, Precisions, Replay, Rule, Sums, log_det_of, some_batches
 from symbayes.data.source import DataSource
 from symbayes.layout import Layout, call_with, held
@@ -289,6 +290,7 @@ class Products:
 def products_of(model: nn.Module, data: DataSource, likelihood: Likelihood, batch_size: int) -> Products:
     """Products with the GGN of a model as it is now, and log p(D | W) from a pass over the data."""
     sizes = {name: tensor.size for name, tensor in Layout.of(model).tensors.items()}
+    batch_size = within_budget(model, data, batch_size, product=True)
     # As they are now: products are asked for later, when weights and noise may have moved.
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     frozen = deepcopy(likelihood).requires_grad_(False)

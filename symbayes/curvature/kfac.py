@@ -34,6 +34,7 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.blocks import Block, DenseBlock, EigenBlock, Factor, KroneckerBlock, SecondMoment
 from symbayes.curvature.capture import Capture, depends_on_more
 from symbayes.curvature.diagonal import DiagonalAccumulator, weight_gradients
+from symbayes.curvature.memory import ROW_BUDGET, ROW_BUDGET_CPU
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, add_up, collect, collected, make_blocks, swept_curvature
 from symbayes.data.source import Batch, DataSource, TensorSource
@@ -43,8 +44,6 @@ from symbayes.processes import ALONE, Processes
 
 Sharing = Literal["expand", "reduce"]
 
-#: Input rows are formed for as many data at a time as stay below this many numbers.
-ROW_BUDGET, ROW_BUDGET_CPU = 2**26, 2**20
 #: Data in a forward pass where nothing else is asked for; on a GPU as long as what maps give stays below this many numbers.
 _DATA, _DATA_GPU, OUTPUT_BUDGET = 250, 5000, 2**28
 
@@ -91,9 +90,9 @@ class Kfac(Rule):
 
         size = self.batch_size
         if size is None:
-            # Where there are no factors, gradients of single data are held.
-            has_factors = not layout.free and all(isinstance(a, KroneckerAccumulator) for a in accumulators().values())
-            size = data_at_once(model, data) if has_factors else _DATA
+            # Where there are no factors, and blocks of more than a number, gradients of single data are held.
+            held = layout.free or any(accumulator.beside for accumulator in accumulators().values())
+            size = _DATA if held else data_at_once(model, data)
         return swept_curvature(
             model, data, likelihood, self.fisher, accumulators, batch_size=size, generator=generator, estimator=str(self)
         )
@@ -137,6 +136,11 @@ class KroneckerAccumulator(Accumulator):
             return
         # In chunks, so that rows stay in the cache.
         budget = ROW_BUDGET_CPU if inputs.device.type == "cpu" else ROW_BUDGET
+        whole = None if self.reduce or self.site.form.arrangements is not None else self.site.row_moment(inputs, budget)
+        if whole is not None:
+            self.A.add_moment(whole[0])
+            self.rows_seen += whole[1]
+            return
         for rows in self.site.mean_rows(inputs, budget, distinct=not self.reduce):
             rows = rows.mean_over_positions() if self.reduce else rows
             self.rows_seen += rows.values.shape[0] * rows.values.shape[1]
@@ -249,6 +253,7 @@ class EigenAccumulator(Accumulator):
 
     def __init__(self, site: Site, basis: KroneckerBlock, bias: Accumulator | None) -> None:
         self.site, self.basis, self.bias = site, basis, bias
+        self.beside = basis.G.matrices.shape[1] * basis.A.matrices[..., 0].numel()
         self.rows = torch.empty(0)
         self.squares: dict[str, Tensor] = {}
 

@@ -18,6 +18,7 @@ from symbayes.curvature.blocks import Block, DiagonalBlock
 from symbayes.curvature.capture import Capture, free_gradients, is_differentiable
 from symbayes.curvature.check import check_capture
 from symbayes.curvature.evaluate import log_likelihood
+from symbayes.curvature.memory import within_budget
 from symbayes.curvature.rule import BlockCurvature, Fisher, Precisions, Replay, Sums, log_det_of
 from symbayes.data.source import DataSource
 from symbayes.layout import Site
@@ -31,6 +32,8 @@ class Accumulator(ABC):
     site: Site
     #: Input rows that were seen, where blocks depend on how many.
     rows_seen: float = 0
+    #: Numbers that it forms for every datum, beside what it adds up.
+    beside: int = 0
 
     def see(self, inputs: Tensor, parts: int) -> None:
         """Begin a batch: what the map saw, so many parts of every datum."""
@@ -128,6 +131,8 @@ def sweep(
     seen, reference = 0, None
     predicted: Tensor = torch.zeros(0, 0)
     capture, of = Capture(model), data.processes
+    beside = max((accumulator.beside for accumulator in accumulators.values()), default=0)
+    batch_size = within_budget(model, data, batch_size, beside=beside)
     with ExitStack() as capturing, of.together():
         for whole, targets in data.batches(max(batch_size, of.fewest)):
             mine = of.share(len(whole))
