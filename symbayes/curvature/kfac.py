@@ -91,7 +91,9 @@ class Kfac(Rule):
         size = self.batch_size
         if size is None:
             # Where there are no factors, and blocks of more than a number, gradients of single data are held.
-            held = layout.free or any(accumulator.beside for accumulator in accumulators().values())
+            own = weights(model)
+            free = [name for name in layout.free if own[name].shape[:1] != (1,)]  # others have an axis for the data
+            held = free or any(accumulator.beside for accumulator in accumulators().values())
             size = _DATA if held else data_at_once(model, data)
         return swept_curvature(
             model, data, likelihood, self.fisher, accumulators, batch_size=size, generator=generator, estimator=str(self)

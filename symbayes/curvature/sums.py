@@ -179,16 +179,21 @@ def collect(
     columns: Float[Tensor, "k v n c"],
 ) -> None:
     """Add what maps saw and get back in the forward pass that was captured last; nothing waits for the device."""
+    squares = {name: [torch.zeros(())] * len(columns) for name in capture.spread}
 
     def deliver(part: int, name: str, gradients: Tensor) -> None:
         if name in accumulators:
             accumulators[name].add(part, gradients)
+        elif name in squares:
+            squares[name][part] = squares[name][part] + gradients.flatten(2).square().sum((0, 1))
 
     columns = columns if capture.differentiable else columns.detach()
     for name, accumulator in accumulators.items():
         accumulator.see(capture.inputs[name], capture.sites[name].parts)
     capture.backward(outputs, columns, deliver)
-    if capture.layout.free:
+    for name, parts in squares.items():
+        _add(name, torch.stack(parts), free)
+    if any(name not in capture.spread for name in capture.layout.free):
         _add_free(capture, inputs, columns, free)
 
 
@@ -199,8 +204,11 @@ def collected(accumulators: Mapping[str, Accumulator], free: Mapping[str, Tensor
 
 
 def _add_free(capture: Capture, inputs: Tensor, columns: Float[Tensor, "k v n c"], free: dict[str, Tensor]) -> None:
-    model, names = capture.model, capture.layout.free
+    model, names = capture.model, [name for name in capture.layout.free if name not in capture.spread]
     found = free_gradients(model, names, inputs, columns.flatten(0, 1), differentiable=capture.differentiable)
     for name, gradient in found.items():
-        squares = gradient.unflatten(0, columns.shape[:2]).square().sum((1, 2))
-        free[name] = free[name] + squares if name in free else squares
+        _add(name, gradient.unflatten(0, columns.shape[:2]).square().sum((1, 2)), free)
+
+
+def _add(name: str, squares: Float[Tensor, "k p"], free: dict[str, Tensor]) -> None:
+    free[name] = free[name] + squares if name in free else squares
