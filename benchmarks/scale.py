@@ -1,9 +1,10 @@
 """Curvature and training of larger networks on one device: `python -m benchmarks.scale --device cuda [--out scale.json]`.
 
-For ResNet-18 (batch norms), ViT-S and ViT-B/16 (layer norms, embeddings of positions) and a usual CNN, on random images: the
-seconds of a gradient over the data, and in such gradients KFAC by one random column and by all columns, with the decomposition
-of its factors and the peak memory; on a GPU with and without a budget (`--budget`, in GiB). `--training` measures epochs by plain MAP
-and by the evidence, too. `torchrun --nproc-per-node 2 -m benchmarks.scale --training ...` does so by several processes.
+For CONV, a usual CNN, ResNet-18 (batch norms), ViT-S and ViT-B/16 (layer norms, embeddings of positions), on random images: the
+seconds of a gradient over the data, and in such gradients KFAC by one random column and by all columns, without and with a
+budget of memory (`--budget`, in GiB); what that holds on a GPU; and seconds of the decomposition of factors. `--training`
+measures epochs by plain MAP and by the evidence instead; `torchrun --nproc-per-node 2 -m benchmarks.scale --training ...` by
+several processes. On a CPU there is one thread, time is that of the processor, and cases are interleaved.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -20,12 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.networks import cnn
+from benchmarks.networks import allconv_plain, cnn
+from benchmarks.timing import interleaved
 from papers import runs as provenance
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.memory import memory_budget
-from symbayes.curvature.rule import BlockCurvature, ExactFisher, MonteCarloFisher, log_det_of
+from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, MonteCarloFisher, log_det_of
 from symbayes.data.source import TensorSource
 from symbayes.likelihoods.classes import Categorical
 from symbayes.priors import TensorwisePrior
@@ -88,11 +91,13 @@ class Vit(nn.Module):
 
 #: By name: what builds a network, and the size of its images.
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "conv": (allconv_plain, 32),
     "cnn": (cnn, 32),
     "resnet18": (resnet18, 32),
     "vit-s": (lambda: Vit(32, 4, 384, 12, 6), 32),
     "vit-b16": (lambda: Vit(224, 16, 768, 12, 12), 224),
-    "resnet18-narrow": (lambda: resnet18(4), 32),
+    "resnet18-narrow": (lambda: resnet18(16), 32),
+    "vit-narrow": (lambda: Vit(32, 4, 96, 3, 3), 32),
 }
 
 
@@ -100,13 +105,15 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--device", default="cuda", help="where to compute")
-    parser.add_argument("--networks", default="cnn,resnet18,vit-s,vit-b16", help=f"of {', '.join(NETWORKS)}, with commas")
+    parser.add_argument("--networks", default="conv,cnn,resnet18,vit-s,vit-b16", help=f"of {', '.join(NETWORKS)}, with commas")
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--budget", type=float, default=16.0, help="of memory, in GiB, for the figures within a budget")
-    parser.add_argument("--training", action="store_true", help="epochs by plain MAP and by the evidence, too")
+    parser.add_argument("--training", action="store_true", help="epochs by plain MAP and by the evidence instead")
     parser.add_argument("--out", type=Path, default=Path("scale.json"), help="where to write the figures")
     asked = parser.parse_args()
+    if asked.device == "cpu":
+        torch.set_num_threads(1)
     with of_torchrun(asked.device) as device:
         first = all_processes().is_first
         about = {
@@ -134,36 +141,10 @@ def measure(name: str, images: int, device: torch.device, budget: float, repeats
     if size > 100:
         images = min(images, 1024)
     inputs, targets = torch.randn(images, 3, size, size, generator=generator), torch.randint(10, (images,), generator=generator)
-    data, weights = TensorSource(inputs, targets, device), list(model.parameters())
+    data = TensorSource(inputs, targets, device)
     found: dict[str, float] = {"images": images}
     if not training:
-
-        def gradient() -> None:
-            with evaluating(model):
-                for x, y in data.batches(250 if size < 100 else 64):
-                    torch.autograd.grad(functional.cross_entropy(model(x), y), weights)
-
-        found["seconds of a gradient"], found["GiB of a gradient"] = _measure(gradient, device, repeats)
-        unit = found["seconds of a gradient"]
-        for title, fisher in (("one column", MonteCarloFisher()), ("exact", ExactFisher())):
-            for within in (None, budget):
-                words = f"KFAC, {title}" + ("" if within is None else f", within {within:g} GiB")
-                kept: list[BlockCurvature] = []
-
-                @torch.no_grad()
-                def curvature(rule: Kfac = Kfac(fisher), kept: list[BlockCurvature] = kept) -> None:  # noqa: B008
-                    draws = torch.Generator(device).manual_seed(0)
-                    kept[:] = [rule.curvature(model, data, Categorical(), generator=draws)]
-
-                with nullcontext() if within is None else memory_budget(within):
-                    seconds, found[f"GiB, {words}"] = _measure(curvature, device, repeats)
-                found[words] = seconds / unit
-                found[f"trace, {words}"] = float(sum(kept[0].trace().values()))
-        precisions = TensorwisePrior(model).to(device).precisions()
-        started = perf_counter()
-        found["log determinant"] = float(log_det_of(kept[0].blocks, precisions).detach())
-        found["seconds of a decomposition"] = perf_counter() - started
-        return found
+        return found | _curvature(model, data, budget, repeats)
     problem = Problem(model, data, Categorical().to(device), TensorwisePrior(model).to(device))
     usual = preset(problem, epochs=10)
     assert isinstance(usual.objective, Laplace)
@@ -180,23 +161,53 @@ def measure(name: str, images: int, device: torch.device, budget: float, repeats
     return found
 
 
-def _measure(work: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float]:
-    """The median of seconds, after one time that does not count; and the peak of memory on a GPU beyond what there was."""
-    gpu = device.type == "cuda"
+def _curvature(model: nn.Module, data: TensorSource, budget: float, repeats: int) -> dict[str, float]:
+    """Factors in gradients of the same data, what they hold on a GPU, and their decomposition."""
+    weights, device, found = list(model.parameters()), data.inputs.device, dict[str, float]()
+    kept: dict[str, BlockCurvature] = {}
+
+    def gradient() -> None:
+        with evaluating(model):
+            for inputs, targets in data.batches(64 if data.inputs.shape[-1] > 100 else 250):
+                torch.autograd.grad(functional.cross_entropy(model(inputs), targets), weights)
+
+    @torch.no_grad()
+    def factors(name: str, fisher: Fisher, gib: float | None) -> None:
+        draws = torch.Generator(device).manual_seed(0)
+        with nullcontext() if gib is None else memory_budget(gib):
+            kept[name] = Kfac(fisher).curvature(model, data, Categorical(), generator=draws)
+
+    cases: dict[str, Callable[[], object]] = {"gradient": gradient}
+    for title, fisher in (("one column", MonteCarloFisher()), ("exact", ExactFisher())):
+        for words, gib in ((title, None), (f"{title}, within {budget:g} GiB", budget)):
+            cases[f"KFAC, {words}"] = partial(factors, f"KFAC, {words}", fisher, gib)
+    if device.type == "cuda":
+        for name, case in cases.items():
+            found[f"seconds, {name}"], found[f"GiB, {name}"] = _on_gpu(case, device, repeats)
+            found[name] = found[f"seconds, {name}"] / found["seconds, gradient"]
+    else:
+        for name, timing in interleaved(cases, "gradient", repeats).items():
+            found[f"seconds, {name}"], found[name] = timing.seconds.median, timing.units.median
+    found |= {f"trace, {name}": float(sum(curvature.trace().values())) for name, curvature in kept.items()}
+    precisions = TensorwisePrior(model).to(device).precisions()
+    started = perf_counter()
+    found["log determinant"] = float(log_det_of(kept["KFAC, exact"].blocks, precisions).detach())
+    found["seconds, decomposition"] = perf_counter() - started
+    return found
+
+
+def _on_gpu(work: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float]:
+    """The median of seconds, after one time that does not count; and the peak of memory beyond what there was, in GiB."""
     work()
-    if gpu:
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device) if gpu else 0
-    taken = []
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before, taken = torch.cuda.memory_allocated(device), []
     for _ in range(repeats):
         started = perf_counter()
         work()
-        if gpu:
-            torch.cuda.synchronize(device)
+        torch.cuda.synchronize(device)
         taken.append(perf_counter() - started)
-    peak = torch.cuda.max_memory_allocated(device) - before if gpu else 0
-    return median(taken), peak / 2**30
+    return median(taken), (torch.cuda.max_memory_allocated(device) - before) / 2**30
 
 
 if __name__ == "__main__":
