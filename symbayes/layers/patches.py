@@ -12,12 +12,15 @@ the last where it points up; terms of these rows are not zero anyway only if δ 
     T(k, k + δ) = F(δ) − Row(k, δ) [δ along the row] − Column(k, δ) [δ along the column] + Corner(k) [δ = 0].
 """
 
+from itertools import product
 from math import prod
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
+
+from symbayes.layers.path import Tables
 
 #: Distances of which all others are the transpose: downwards, or to the right.
 _HALF = [(down, right) for down in range(3) for right in range(-2, 3) if down > 0 or right >= 0]
@@ -64,55 +67,50 @@ def _correlations(maps: _Maps, wraps: bool) -> Float[Tensor, "13 c c"]:
     return (shifts.reshape(len(_HALF) * c, -1) @ maps.reshape(c, -1).T).unflatten(0, (len(_HALF), c)).mT
 
 
-def _edges(maps: _Maps) -> tuple[Float[Tensor, "2 3 c c"], Float[Tensor, "2 3 c c"], Float[Tensor, "2 2 c c"]]:
+def _edges(maps: _Maps) -> tuple[Float[Tensor, "6 c c"], Float[Tensor, "6 c c"], Float[Tensor, "4 c c"]]:
     """The same of the last and first rows alone, to the right; of the last and first columns, downwards; and of corners."""
-    rows, columns = maps[:, :, [-1, 0]].permute(2, 0, 1, 3), maps[:, :, :, [-1, 0]].permute(3, 0, 1, 2)
-    corners = rows[..., [-1, 0]].permute(0, 3, 1, 2)
+    rows, columns = torch.stack([maps[:, :, -1], maps[:, :, 0]]), torch.stack([maps[..., -1], maps[..., 0]])
+    corners = torch.stack([rows[..., -1], rows[..., 0]], 1).flatten(0, 1)
     along = []
     for lines in (rows, columns):
         longer = functional.pad(lines, (0, 2))
         shifts = torch.stack([longer[..., j : j + lines.shape[3]] for j in range(3)], 1).flatten(3)
-        along.append(lines.flatten(2)[:, None] @ shifts.mT)
+        along.append((lines.flatten(2)[:, None] @ shifts.mT).flatten(0, 1))
     return along[0], along[1], corners @ corners.mT
 
 
 def _arrange(
     correlations: Float[Tensor, "13 c c"],
-    edges: tuple[Float[Tensor, "2 3 c c"], Float[Tensor, "2 3 c c"], Float[Tensor, "2 2 c c"]] | None,
+    edges: tuple[Float[Tensor, "6 c c"], Float[Tensor, "6 c c"], Float[Tensor, "4 c c"]] | None,
 ) -> Float[Tensor, "d d"]:
     """The moments of all pairs of offsets in a filter."""
-    place = {distance: index for index, distance in enumerate(_HALF)}
-    c = correlations.shape[1]
-    blocks: dict[tuple[int, int], Tensor] = {}
+    c, tables = correlations.shape[1], _TABLES.on(correlations.device)
+    blocks = torch.cat([correlations, correlations.mT])[tables["distance"]]
+    if edges is not None:
+        rows, columns, corners = edges
+        blocks = blocks.index_add(0, tables["row at"], torch.cat([rows, rows.mT])[tables["row"]], alpha=-1)
+        blocks = blocks.index_add(0, tables["column at"], torch.cat([columns, columns.mT])[tables["column"]], alpha=-1)
+        blocks = blocks.index_add(0, tables["corner at"], corners)
+    return blocks.view(9, 9, c, c).permute(2, 0, 3, 1).reshape(9 * c, 9 * c)
+
+
+def _tables() -> dict[str, list[int]]:
+    """For pairs of offsets, (i, j) and (k, m): which of the products are theirs, where transposes follow all others."""
+    found: dict[str, list[int]] = {name: [] for name in ("distance", "row", "row at", "column", "column at", "corner at")}
     offsets = [(i, j) for i in range(3) for j in range(3)]
-    for first, (i, j) in enumerate(offsets):
-        for second, (k, m) in enumerate(offsets):
-            down, right = k - i, m - j
-            if (down, right) not in place:
-                continue
-            block = correlations[place[down, right]]
-            if edges is not None:
-                block = _within(block, edges, i, j, down, right)
-            blocks[first, second] = block
-            blocks[second, first] = block.mT
-    whole = torch.stack([torch.stack([blocks[a, b] for b in range(9)]) for a in range(9)])  # [9, 9, c, c]
-    return whole.permute(2, 0, 3, 1).reshape(9 * c, 9 * c)
+    for pair, ((i, j), (k, m)) in enumerate(product(offsets, offsets)):
+        down, right = k - i, m - j
+        half = (down, right) in _HALF
+        found["distance"].append(_HALF.index((down, right) if half else (-down, -right)) + (0 if half else len(_HALF)))
+        if down == 0 and i != 1:
+            found["row at"].append(pair)
+            found["row"].append(3 * (i // 2) + abs(right) + (6 if right < 0 else 0))
+        if right == 0 and j != 1:
+            found["column at"].append(pair)
+            found["column"].append(3 * (j // 2) + abs(down) + (6 if down < 0 else 0))
+        if down == right == 0 and i != 1 and j != 1:
+            found["corner at"].append(pair)
+    return found
 
 
-def _within(
-    block: Float[Tensor, "c c"],
-    edges: tuple[Float[Tensor, "2 3 c c"], Float[Tensor, "2 3 c c"], Float[Tensor, "2 2 c c"]],
-    i: int,
-    j: int,
-    down: int,
-    right: int,
-) -> Float[Tensor, "c c"]:
-    """A block without what is beyond the border, for the offset (i, j) of its first entry; 1 is the middle."""
-    rows, columns, corners = edges
-    if down == 0 and i != 1:
-        block = block - rows[i // 2, right]
-    if right == 0 and j != 1:
-        block = block - columns[j // 2, down]
-    if down == right == 0 and i != 1 and j != 1:
-        block = block + corners[i // 2, j // 2]
-    return block
+_TABLES = Tables(_tables())
