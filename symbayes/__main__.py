@@ -1,4 +1,4 @@
-"""`python -m symbayes`, where the command `symbayes` is not on the path."""
+"""`python -m symbayes`: the command `symbayes`, where it is not on the path, and as torchrun starts it."""
 
 from symbayes.cli.app import app
 

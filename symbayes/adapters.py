@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from symbayes.forwards import CELLS, Show, attention_forward, recurrent_forward, runs_of
-from symbayes.layers.conv import CONVOLUTIONS, added_cells, channel_rows, pad, patch_rows
+from symbayes.layers.conv import CONVOLUTIONS, added_cells, channel_rows, moment_of_patches, pad, patch_rows
 from symbayes.layers.path import RowForm, Shaped
 
 #: Norms that are fused, and their arguments in order.
@@ -128,6 +128,12 @@ class ConvRows(RowForm):
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
         conv = self.module
         return patch_rows(self._pad(inputs), conv.kernel_size, conv.stride, conv.groups, conv.dilation)
+
+    def row_moment(self, inputs: Tensor, budget: int) -> tuple[Float[Tensor, "1 d_in d_in"], int] | None:
+        conv = self.module
+        return moment_of_patches(
+            inputs, conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode, budget
+        )
 
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
         return channel_rows(outputs, self.module.groups)

@@ -138,15 +138,24 @@ class Site:
 
     def mean_rows(self, inputs: Tensor, budget: int, *, distinct: bool) -> Iterator[Rows]:
         """Rows, or distinct rows, averaged over copies; for as many data at a time as stay below a budget of numbers."""
-        copies, weights = self.copies, None if self.weigh is None else self.weigh()
-        if copies > 1 and self.form.structure == "dense":
-            # Rows are linear in what a map sees: those of the mean are the mean of those of all copies.
-            inputs = mean_of_copies(inputs.unflatten(0, (-1, copies, self.parts)), weights).flatten(0, 1)
-            copies, weights = 1, None
+        inputs, copies, weights = self._mean_inputs(inputs)
         seen = copies * self.parts
         at_once = max(1, budget // max(1, self.form.rows(inputs[:seen], distinct=distinct).values.numel()))
         for chunk in torch.split(inputs, at_once * seen):
             yield self.form.rows(chunk, distinct=distinct).join(self.parts).fold(copies).mean_over_copies(weights)
+
+    def row_moment(self, inputs: Tensor, budget: int) -> tuple[Float[Tensor, "block d_in d_in"], int] | None:
+        """Σ a aᵀ over rows that are averaged over copies, and how many there are; None where it is best taken from rows."""
+        inputs, copies, _ = self._mean_inputs(inputs)
+        return self.form.row_moment(inputs, budget) if copies == 1 else None
+
+    def _mean_inputs(self, inputs: Tensor) -> tuple[Tensor, int, Float[Tensor, " copies"] | None]:
+        """What a map saw, averaged over copies where it can be; how many are left, and what each counts."""
+        copies, weights = self.copies, None if self.weigh is None else self.weigh()
+        if copies > 1 and self.form.structure == "dense":
+            # Rows are linear in what a map sees: those of the mean are the mean of those of all copies.
+            return mean_of_copies(inputs.unflatten(0, (-1, copies, self.parts)), weights).flatten(0, 1), 1, None
+        return inputs, copies, weights
 
     def gradient_rows(self, gradients: Float[Tensor, "v m *rest"]) -> GradientRows:
         """The rows of gradients with respect to the output, for several columns."""

@@ -12,6 +12,7 @@ from symbayes.cli.demo import demo
 from symbayes.cli.discover import discover
 from symbayes.cli.doctor import doctor
 from symbayes.cli.fit import fit, report
+from symbayes.cli.plan import plan
 from symbayes.cli.terminal import catch_failures, check_folder, console
 from symbayes.data.files import download as fetch
 
@@ -41,7 +42,7 @@ def download(
     console.print(f"{len(paths)} files of {name} are in {paths[0].parent}", highlight=False)
 
 
-for command in (demo, fit, discover, report, download, doctor):
+for command in (demo, fit, plan, discover, report, download, doctor):
     app.command()(catch_failures(command))
 
 

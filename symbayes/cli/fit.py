@@ -1,6 +1,7 @@
 """`symbayes fit` and `symbayes report`."""
 
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from symbayes.cli.terminal import (
+    CHECKPOINT,
     CheckpointEvery,
     Deterministic,
     Overwrite,
@@ -34,6 +36,7 @@ from symbayes.likelihoods.values import Gaussian
 from symbayes.networks import network_for
 from symbayes.posterior.predict import Calibration
 from symbayes.priors import TensorwisePrior
+from symbayes.processes import all_processes, of_torchrun
 from symbayes.report.runs import PAGE, make_page, side_by_side, write_page
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit as fit_model
@@ -86,31 +89,40 @@ def fit(
     checkpoint_every: CheckpointEvery = 60.0,
     deterministic: Deterministic = False,
 ) -> None:
-    """Learn from your data or a task which symmetries a network needs, layer by layer; leave a page that says so."""
+    """Learn from your data or a task which symmetries a network needs, layer by layer; leave a page that says so.
+
+    Under torchrun all its processes learn together.
+    """
     if by not in _METHODS:
         raise typer.BadParameter(f"--by must be one of {', '.join(_METHODS)}, got {by!r}.")
-    try:
-        check_device(device)
-        own = what not in (*DIGITS, *FILES) and is_data(what)
-        if not own and (target, task, size) != (None, None, None):
-            raise ValueError(f"--target, --task and --size are for data of your own; {what!r} is a task by its name.")
-        loaded = read_task(what, target=target, kind=task, side=size, held_out=held_out, seed=seed) if own else load(what, data)
-        generator = torch.Generator().manual_seed(seed)
-        model = network_for(loaded.in_shape, loaded.classes, paths.split(","), width, group=group, generator=generator)
-        model = model.to(device)
-    except (ValueError, KeyError, OSError) as error:
-        raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
-    prior = TensorwisePrior(model)
-    likelihood = Categorical() if loaded.target_std is None else Gaussian()
-    problem = Problem(model, as_source(loaded.train, torch.device(device)), likelihood, prior)
-    usual = preset(problem, Elbo() if by == "elbo" else None, epochs)
-    usual = usual.by_map() if by == "map" else usual
-    with run_folder(out, holds=_FILES, overwrite=overwrite, resume=resume) as checkpoint:
-        console.print(str(loaded), highlight=False)
-        console.print(getattr(model, "description", "a perceptron, whose layers have no choice of paths"), highlight=False)
+    with of_torchrun(device) as device:
         try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Training has not converged")  # said below
+            check_device(device)
+            own = what not in (*DIGITS, *FILES) and is_data(what)
+            if not own and (target, task, size) != (None, None, None):
+                raise ValueError(f"--target, --task and --size are for data of your own; {what!r} is a task by its name.")
+            if own:
+                loaded = read_task(what, target=target, kind=task, side=size, held_out=held_out, seed=seed)
+            else:
+                loaded = load(what, data)
+            generator = torch.Generator().manual_seed(seed)
+            model = network_for(loaded.in_shape, loaded.classes, paths.split(","), width, group=group, generator=generator)
+            model = model.to(device)
+        except (ValueError, KeyError, OSError) as error:
+            raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
+        prior = TensorwisePrior(model)
+        likelihood = Categorical() if loaded.target_std is None else Gaussian()
+        problem = Problem(model, as_source(loaded.train, torch.device(device)), likelihood, prior)
+        usual = preset(problem, Elbo() if by == "elbo" else None, epochs)
+        usual = usual.by_map() if by == "map" else usual
+        first = all_processes().is_first
+        folder = run_folder(out, holds=_FILES, overwrite=overwrite, resume=resume) if first else nullcontext(out / CHECKPOINT)
+        with folder as checkpoint, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Training has not converged")  # said below
+            console.quiet = not first
+            console.print(str(loaded), highlight=False)
+            console.print(getattr(model, "description", "a perceptron, whose layers have no choice of paths"), highlight=False)
+            try:
                 result = fit_model(
                     model,
                     loaded.train,
@@ -126,16 +138,18 @@ def fit(
                     resume=resume,
                     deterministic=deterministic,
                 )
-        except ValueError as error:  # a checkpoint of something else
-            raise typer.BadParameter(str(error)) from error
-        calibration, worth = _show(result, loaded)
-        with writing(out):
-            result.save(out, calibration, worth)
-            write_page(out)
-        if result.is_partial:
-            raise stopped(out)
-        remove_folder(checkpoint)
-    console.print(f"The page: {out / PAGE}", highlight=False)
+            except ValueError as error:  # a checkpoint of something else
+                raise typer.BadParameter(str(error)) from error
+            if not first:
+                return
+            calibration, worth = _show(result, loaded)
+            with writing(out):
+                result.save(out, calibration, worth)
+                write_page(out)
+            if result.is_partial:
+                raise stopped(out)
+            remove_folder(checkpoint)
+        console.print(f"The page: {out / PAGE}", highlight=False)
 
 
 def _show(result: Result, task: Task) -> tuple[Calibration, HeldOut]:

@@ -5,6 +5,7 @@ from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Subsets, TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac
 from symbayes.curvature.lanczos import Lanczos, Preconditioned
+from symbayes.curvature.memory import memory_budget
 from symbayes.curvature.rule import Curvature, EmpiricalFisher, ExactFisher, Fisher, MonteCarloFisher, Rule
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "Rule",
     "Subsets",
     "TangentKernel",
+    "memory_budget",
 ]

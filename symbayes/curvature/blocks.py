@@ -123,6 +123,13 @@ class SecondMoment:
             for start, stop in _strips(len(block)):
                 total[start:stop, :stop].addmm_(block[start:stop], block[:stop].T, beta=beta)
 
+    def add_moment(self, moment: Float[Tensor, "block d d"]) -> None:
+        """Add Σ r rᵀ of some rows."""
+        if moment.requires_grad or self._total is None:
+            self._total = moment if self._total is None else self._total + moment
+        else:
+            self._total += moment
+
     @property
     def sum(self) -> Float[Tensor, "block d d"]:
         """The whole matrices.

@@ -1,13 +1,15 @@
 """One batch, forward and backward: what every map saw and got back, and gradients of tensors without rows.
 
-Their gradients are computed datum by datum with `torch.func`, which works for any differentiable use of a tensor.
+Their gradients are computed datum by datum with `torch.func`, which works for any differentiable use of a tensor. Where one
+has an axis of length one for the data, as embeddings of positions have, every datum is given its own copy along it instead, and
+the same backward pass gives their gradients.
 
 Only gradients of *outputs of maps* are asked of autograd. Weights are detached, so the backward pass never computes weight
 gradients, which is what makes this several times cheaper than a gradient for each column. Where the forward pass depends on
 more than weights, all of it can be captured with a graph (`differentiable`), so that curvature can be differentiated in turn.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -133,6 +135,8 @@ class Capture:
         #: Sources that see the same for all data.
         self._fixed: set[str] = set()
         self._expanded: set[str] = set()
+        #: Free tensors of which every datum has a copy of its own.
+        self.spread: set[str] = set()
         #: Whether the model takes what was expanded.
         self._proven = False
         #: What was recorded, and how often it had been written to by then: nn.Linear may add its bias in place.
@@ -182,6 +186,7 @@ class Capture:
         """
         if self._tracked is None:
             self._tracked = depends_on_more(self.model, inputs[:_LOOKED_AT], hyperparameters=False)
+            self.spread = self._find_spread(inputs[:1])
             self._fixed = self._find_fixed(inputs[:1])
         outputs = self._run(inputs)
         if outputs is None:
@@ -223,7 +228,8 @@ class Capture:
         Raises:
             RuntimeError: Naming their module.
         """
-        sources = [name for name in self.outputs if self.sites[self._of_source[name][0].name].parts > 1]
+        known = self.outputs.keys() - self.spread
+        sources = [name for name in self.outputs if name in known and self.sites[self._of_source[name][0].name].parts > 1]
         if not sources or not outputs.requires_grad or (outputs.is_cuda and torch.cuda.is_current_stream_capturing()):
             return
         flat = [(name, output) for name in sources for output in self.outputs[name]]
@@ -259,10 +265,34 @@ class Capture:
             lengths.append({name: [call.shape[:1] for call in calls] for name, calls in self._seen.items()})
         return {name for name, found in lengths[0].items() if lengths[1].get(name) == found}
 
+    def _find_spread(self, datum: Tensor) -> set[str]:
+        """Free tensors with an axis for the data, along which each may have a copy of its own."""
+        self.spread = set()
+        tensors = held(self.model, differentiable=False)
+        few = [datum.repeat(count, *(1,) * (datum.ndim - 1)) for count in (2, 5)]
+        may = [name for name in self.layout.free if tensors[name].shape[:1] == (1,)]
+        return {name for name in may if all(self._spreads(name, tensors, inputs) for inputs in few)}
+
+    @torch.enable_grad()
+    def _spreads(self, name: str, tensors: Mapping[str, Tensor], inputs: Tensor) -> bool:
+        """Whether outputs stay as they are, and that of a datum depends on its own copy alone."""
+        copies = tensors[name].expand(len(inputs), *tensors[name].shape[1:]).requires_grad_()
+        try:
+            outputs, plain = (call_with(self.model, {**tensors, name: each}, inputs) for each in (copies, tensors[name]))
+            weights = torch.arange(1.0, outputs.shape[1] + 1).to(outputs)
+            (gradients,) = torch.autograd.grad((outputs[1] * weights).sum(), copies, materialize_grads=True)
+        except (RuntimeError, ValueError, IndexError):
+            return False
+        moved = gradients.flatten(1).abs().amax(1) > 0
+        return torch.allclose(outputs, plain, 1e-3, 1e-5) and moved.nonzero().flatten().tolist() == [1]
+
     def _run(self, inputs: Tensor) -> Tensor | None:
         """A recorded forward pass; None if an operation in place (nn.ReLU(inplace=True)) changed what a map saw or gave."""
         self.sites, self.inputs, self._seen, self.outputs, self._versions, self._size = {}, {}, {}, {}, [], len(inputs)
         tensors = held(self.model, self.differentiable)
+        for name in self.spread:
+            tensors[name] = tensors[name].expand(len(inputs), *tensors[name].shape[1:]).requires_grad_()
+            self.outputs[name] = [tensors[name]]
         self._recording = True
         try:
             with torch.enable_grad(), NormsByParts() if len(inputs) == 1 else nullcontext():
@@ -303,15 +333,19 @@ class Capture:
                 each = [self._one_column(outputs, c, keep or k < last, to_maps) for k, c in enumerate(chunk)]
                 found = set[str]().union(*each)
             for name in self.outputs.keys() - found:
-                site = self._of_source[name][0]
+                site = None if name in self.spread else self._of_source[name][0]
+                unused = name if site is None else site.weight or site.bias
                 raise RuntimeError(
-                    f"Parameter {site.weight or site.bias!r} is trainable, but the outputs of the model do not depend on it. "
+                    f"Parameter {unused!r} is trainable, but the outputs of the model do not depend on it. "
                     "Freeze it (requires_grad=False), or use it."
                 )
 
     def _deliver(self, deliver: Callable[[str, Tensor], None], source: str, gradients: Sequence[Tensor | None]) -> None:
         some = next(gradient for gradient in gradients if gradient is not None)
         whole = _side_by_side([torch.zeros_like(some) if gradient is None else gradient for gradient in gradients], 1)
+        if source in self.spread:
+            deliver(source, whole)
+            return
         for site in self._of_source[source]:
             deliver(site.name, whole)
 

@@ -286,14 +286,18 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
     one = len(reference.inputs) // 2
 
     def add(part: int, name: str, gradients: Tensor) -> None:
+        if name in capture.spread:
+            found[name], sizes[name] = gradients[-1].sum(0), gradients[-1].square().sum(0).sqrt()
+            return
         _add(capture.sites[name], capture.inputs[name], gradients[-1:], found, sizes)
 
     def check_alone(part: int, name: str, gradients: Tensor) -> None:
-        site = capture.sites[name]
-        by_datum = gradients[0].unflatten(0, (-1, site.copies * site.parts)).abs().flatten(1).amax(1)
+        site = capture.sites.get(name)
+        seen = 1 if site is None else site.copies * site.parts
+        by_datum = gradients[0].unflatten(0, (-1, seen)).abs().flatten(1).amax(1)
         by_datum[one] = 0
         if (by_datum > 0).any():
-            raise mixed_data(site.source)
+            raise mixed_data(name if site is None else site.source)
 
     with capture:
         capture.differentiable = False
@@ -309,9 +313,10 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
         alone = torch.zeros_like(reference.column)
         alone[one] = reference.column[one]
         capture.backward(capture.forward(reference.inputs), alone[None, None], check_alone)
-        if layout.free:
-            refuse_unused(model, layout.free, reference.inputs)
-            for name, each in free_gradients(model, layout.free, reference.inputs, reference.column[None]).items():
+        free = [name for name in layout.free if name not in capture.spread]
+        if free:
+            refuse_unused(model, free, reference.inputs)
+            for name, each in free_gradients(model, free, reference.inputs, reference.column[None]).items():
                 found[name], sizes[name] = each.sum((0, 1)), each.square().sum((0, 1)).sqrt()
     return reference.unlike(found, sizes)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from jaxtyping import Float
@@ -54,6 +55,8 @@ class DiagonalAccumulator(Accumulator):
 
     def __init__(self, site: Site) -> None:
         self.site = site
+        # Gradients of single data are large for a matrix, and not for a norm layer.
+        self.beside = 0 if site.matrix is None or site.form.structure == "diagonal" else prod(site.matrix)
         self.rows = torch.empty(0)
         self.squares: dict[tuple[str, int], Tensor] = {}
 
@@ -65,7 +68,9 @@ class DiagonalAccumulator(Accumulator):
         if self.site.bias is not None:
             self._add(self.site.bias, part, self.site.bias_gradients(rows).square().sum((0, 1)))
         if self.site.weight is not None:
-            if rows.shape[2] == 1:  # one position: the square of a product is the product of squares
+            if self.rows.shape[3] == rows.shape[4] == 1:  # a number for each block: no gradient has more, and nothing is copied
+                squares = (rows * self.rows).sum(2).square().sum((0, 1))[..., None]
+            elif rows.shape[2] == 1:  # one position: the square of a product is the product of squares
                 squares = torch.einsum("vnsbo,nsbi->boi", rows.square(), self.rows.square())
             else:
                 squares = torch.stack([weight_gradients(self.rows, r[None]).square().sum((0, 1)) for r in rows]).sum(0)

@@ -21,6 +21,7 @@ from symbayes.adapters import NormsByParts
 from symbayes.curvature.blocks import Block, DenseBlock, Factor, cholesky
 from symbayes.curvature.check import Reference, check_functional, reference_of
 from symbayes.curvature.evaluate import evaluating, log_likelihood, tensor_cores
+from symbayes.curvature.memory import within_budget
 from symbayes.curvature.rule import BlockCurvature, Curvature, Precisions, Replay, Rule, Sums, log_det_of, some_batches
 from symbayes.data.source import DataSource
 from symbayes.layout import Layout, call_with, held
@@ -77,13 +78,15 @@ class Ggn(Rule):
         parts: Tensor = torch.zeros(())
         total: Tensor = torch.zeros(())
         seen = 0
-        for inputs, targets in data.batches(self.batch_size):
-            outputs, J = jacobians(inputs, differentiable=torch.is_grad_enabled())
-            total = total + log_likelihood(likelihood, inputs, outputs, targets, data.number(seen))
-            columns = likelihood.at(targets).fisher_columns(outputs)
-            rows = torch.einsum("kvnc,ncp->kvnp", columns, J).reshape(len(columns), -1, J.shape[2])
-            parts = parts + rows.transpose(1, 2) @ rows
-            seen += len(inputs)
+        with data.processes.together():
+            for inputs, targets in data.own_batches(self.batch_size):
+                outputs, J = jacobians(inputs, differentiable=torch.is_grad_enabled())
+                total = total + log_likelihood(likelihood, inputs, outputs, targets, data.number(seen))
+                columns = likelihood.at(targets).fisher_columns(outputs)
+                rows = torch.einsum("kvnc,ncp->kvnp", columns, J).reshape(len(columns), -1, J.shape[2])
+                parts = parts + rows.transpose(1, 2) @ rows
+                seen += len(inputs)
+        parts, total = data.processes.sum([parts, total])
         return parts, total
 
     def __str__(self) -> str:
@@ -287,21 +290,24 @@ class Products:
 def products_of(model: nn.Module, data: DataSource, likelihood: Likelihood, batch_size: int) -> Products:
     """Products with the GGN of a model as it is now, and log p(D | W) from a pass over the data."""
     sizes = {name: tensor.size for name, tensor in Layout.of(model).tensors.items()}
+    batch_size = within_budget(model, data, batch_size, product=True)
     # As they are now: products are asked for later, when weights and noise may have moved.
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     frozen = deepcopy(likelihood).requires_grad_(False)
     total: Tensor = torch.zeros(())
     seen, way = 0, jvp
-    for inputs, targets in data.batches(batch_size):
-        reference = None if seen else reference_of(model, inputs)
-        if reference is not None:
-            way = _pushing(model, list(sizes), reference)
-        with evaluating(model):
-            outputs = call_with(model, held(model, differentiable=True), inputs)
-        if reference is not None:
-            reference.refuse_others(outputs)
-        total = total + log_likelihood(likelihood, inputs, outputs, targets, data.number(seen))
-        seen += len(inputs)
+    with data.processes.together():
+        for inputs, targets in data.own_batches(batch_size):
+            reference = None if seen else reference_of(model, inputs)
+            if reference is not None:
+                way = _pushing(model, list(sizes), reference)
+            with evaluating(model):
+                outputs = call_with(model, held(model, differentiable=True), inputs)
+            if reference is not None:
+                reference.refuse_others(outputs)
+            total = total + log_likelihood(likelihood, inputs, outputs, targets, data.number(seen))
+            seen += len(inputs)
+    (total,) = data.processes.sum([total])
     linear = Linearised(model, weights, sizes, way)
 
     @torch.no_grad()  # what the forward pass depends on beside weights is differentiated in `forms`, and nowhere else
@@ -441,9 +447,9 @@ def ggn_product(
 ) -> Float[Tensor, " p"]:
     """H v = Σ_n J_nᵀ L_n J_n v, over all the data."""
     total = torch.zeros_like(vector)
-    for inputs, targets in data.batches(batch_size):
+    for inputs, targets in data.own_batches(batch_size):
         total += linear.push_and_pull(inputs, vector, likelihood.at(targets).product)
-    return total
+    return data.processes.sum([total])[0]
 
 
 def ggn_form(

@@ -34,16 +34,16 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.blocks import Block, DenseBlock, EigenBlock, Factor, KroneckerBlock, SecondMoment
 from symbayes.curvature.capture import Capture, depends_on_more
 from symbayes.curvature.diagonal import DiagonalAccumulator, weight_gradients
+from symbayes.curvature.memory import ROW_BUDGET, ROW_BUDGET_CPU
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
-from symbayes.curvature.sums import Accumulator, collect, collected, make_blocks, swept_curvature
+from symbayes.curvature.sums import Accumulator, add_up, collect, collected, make_blocks, swept_curvature
 from symbayes.data.source import Batch, DataSource, TensorSource
 from symbayes.layout import Layout, Site, weights
 from symbayes.likelihoods.likelihood import Likelihood
+from symbayes.processes import ALONE, Processes
 
 Sharing = Literal["expand", "reduce"]
 
-#: Input rows are formed for as many data at a time as stay below this many numbers.
-ROW_BUDGET, ROW_BUDGET_CPU = 2**26, 2**20
 #: Data in a forward pass where nothing else is asked for; on a GPU as long as what maps give stays below this many numbers.
 _DATA, _DATA_GPU, OUTPUT_BUDGET = 250, 5000, 2**28
 
@@ -90,9 +90,11 @@ class Kfac(Rule):
 
         size = self.batch_size
         if size is None:
-            # Where there are no factors, gradients of single data are held.
-            has_factors = not layout.free and all(isinstance(a, KroneckerAccumulator) for a in accumulators().values())
-            size = data_at_once(model, data) if has_factors else _DATA
+            # Where there are no factors, and blocks of more than a number, gradients of single data are held.
+            own = weights(model)
+            free = [name for name in layout.free if own[name].shape[:1] != (1,)]  # others have an axis for the data
+            held = free or any(accumulator.beside for accumulator in accumulators().values())
+            size = _DATA if held else data_at_once(model, data)
         return swept_curvature(
             model, data, likelihood, self.fisher, accumulators, batch_size=size, generator=generator, estimator=str(self)
         )
@@ -136,6 +138,11 @@ class KroneckerAccumulator(Accumulator):
             return
         # In chunks, so that rows stay in the cache.
         budget = ROW_BUDGET_CPU if inputs.device.type == "cpu" else ROW_BUDGET
+        whole = None if self.reduce or self.site.form.arrangements is not None else self.site.row_moment(inputs, budget)
+        if whole is not None:
+            self.A.add_moment(whole[0])
+            self.rows_seen += whole[1]
+            return
         for rows in self.site.mean_rows(inputs, budget, distinct=not self.reduce):
             rows = rows.mean_over_positions() if self.reduce else rows
             self.rows_seen += rows.values.shape[0] * rows.values.shape[1]
@@ -248,6 +255,7 @@ class EigenAccumulator(Accumulator):
 
     def __init__(self, site: Site, basis: KroneckerBlock, bias: Accumulator | None) -> None:
         self.site, self.basis, self.bias = site, basis, bias
+        self.beside = basis.G.matrices.shape[1] * basis.A.matrices[..., 0].numel()
         self.rows = torch.empty(0)
         self.squares: dict[str, Tensor] = {}
 
@@ -288,12 +296,22 @@ class RunningCurvature:
         rule: What is collected.
         memory: Batches that count: the mean is over all at first, then decays at a rate of 1 / memory.
         generator: For sampled columns; on the device of the model.
+        processes: Those that share every batch.
     """
 
-    def __init__(self, model: nn.Module, likelihood: Likelihood, rule: Kfac, memory: int, generator: Generator) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        rule: Kfac,
+        memory: int,
+        generator: Generator,
+        processes: Processes = ALONE,
+    ) -> None:
         if memory < 1:
             raise ValueError(f"memory must be at least one batch, got {memory}.")
         self.likelihood, self.rule, self.memory, self.generator = likelihood, rule, memory, generator
+        self.processes = processes
         self._capture = Capture(model)
         self._accumulators: Mapping[str, Accumulator] = {}
         self._means: dict[tuple[str, str], Tensor] = {}
@@ -313,16 +331,20 @@ class RunningCurvature:
         if self._size not in (0, len(inputs)):
             raise ValueError(f"All batches must be of one size, so that they count alike: {self._size}, got {len(inputs)}.")
         self._size = len(inputs)
+        mine = self.processes.share(len(inputs))
+        inputs = inputs[mine]
         accumulators = {name: self.rule.accumulator(site) for name, site in self._capture.layout.sites.items()}
         free: dict[str, Tensor] = {}
         with self._capture as capture:
             outputs = capture.forward(inputs)
             predicted = outputs.detach()
-            columns = self.rule.fisher.columns(self.likelihood, predicted, targets, self.generator)
+            columns = self.rule.fisher.columns_of(mine, self.likelihood, predicted, targets, self.generator)
             collect(capture, accumulators, free, inputs, outputs, columns)
+        log_likelihood = self.likelihood.log_prob(predicted, targets[mine]).sum()
+        sums, log_likelihood = add_up(self.processes, accumulators, collected(accumulators, free), log_likelihood)
         self._batches += 1
         share = self._batches.reciprocal().clamp(min=1 / self.memory)
-        found = collected(accumulators, free) | {_LOG_LIKELIHOOD: self.likelihood.log_prob(predicted, targets).sum()}
+        found = {**sums, _LOG_LIKELIHOOD: log_likelihood}
         self._count += 1
         for name, accumulator in accumulators.items():
             before = self._rows.get(name, float(accumulator.rows_seen))

@@ -69,7 +69,20 @@ class Replay:
 
 
 def some_batches(data: DataSource, batch_size: int, share: float, generator: Generator | None) -> Iterator[tuple[Batch, float]]:
-    """About a share of the data in random batches, and what sums over them are to be multiplied by; all for a share of 1."""
+    """About a share of the data in random batches, and what sums over them are to be multiplied by; all for a share of 1.
+
+    Of each batch what this process adds up.
+    """
+    for (inputs, targets), scale in _some_batches(data, max(batch_size, data.processes.fewest), share, generator):
+        mine = data.processes.share(len(inputs))
+        if mine.start < mine.stop:
+            yield (inputs[mine], targets[mine]), scale
+
+
+def _some_batches(
+    data: DataSource, batch_size: int, share: float, generator: Generator | None
+) -> Iterator[tuple[Batch, float]]:
+    """The same, of whole batches."""
     if not 0 < share <= 1:
         raise ValueError(f"share must lie above 0 and be at most 1 (all the data), got {share}.")
     if share == 1:
@@ -202,8 +215,29 @@ def _decompose(blocks: Mapping[str, Block], precisions: Precisions) -> set[str]:
 class Fisher(ABC):
     """A square root of the curvature of −log p(y | f), as columns at unit scale and the scale of each part."""
 
+    #: Whether columns are drawn from the generator.
+    draws: bool = True
+
     @abstractmethod
     def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns: ...
+
+    def columns_of(
+        self, share: slice, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None
+    ) -> Columns:
+        """The same for a share of a batch, with what would be drawn for all of it.
+
+        Args:
+            share: Which data of the batch.
+            likelihood: Of targets given outputs.
+            outputs: Of these data.
+            targets: Of the whole batch.
+            generator: For what is drawn.
+        """
+        if not self.draws or len(outputs) == len(targets):
+            return self.columns(likelihood, outputs, targets[share], generator)
+        whole = outputs.new_zeros(len(targets), *outputs.shape[1:])
+        whole[share] = outputs
+        return self.columns(likelihood, whole, targets, generator)[:, :, share]
 
     def scales(self, likelihood: Likelihood) -> Float[Tensor, " k"]:
         """What each part is multiplied by; differentiable in the noise."""
@@ -217,6 +251,8 @@ class Fisher(ABC):
 @dataclass(frozen=True)
 class ExactFisher(Fisher):
     """Every column of the square root: the generalised Gauss–Newton matrix itself."""
+
+    draws = False
 
     def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns:
         return likelihood.at(targets).fisher_columns(outputs)
@@ -245,6 +281,8 @@ class MonteCarloFisher(Fisher):
 @dataclass(frozen=True)
 class EmpiricalFisher(Fisher):
     """Scores of the targets observed. Cheap and biased: it shrinks as the fit improves."""
+
+    draws = False
 
     def columns(self, likelihood: Likelihood, outputs: Tensor, targets: Tensor, generator: Generator | None) -> Columns:
         return likelihood.score(outputs, targets)[None, None]

@@ -18,10 +18,12 @@ from symbayes.curvature.blocks import Block, DiagonalBlock
 from symbayes.curvature.capture import Capture, free_gradients, is_differentiable
 from symbayes.curvature.check import check_capture
 from symbayes.curvature.evaluate import log_likelihood
+from symbayes.curvature.memory import within_budget
 from symbayes.curvature.rule import BlockCurvature, Fisher, Precisions, Replay, Sums, log_det_of
 from symbayes.data.source import DataSource
 from symbayes.layout import Site
 from symbayes.likelihoods.likelihood import Likelihood
+from symbayes.processes import Processes
 
 
 class Accumulator(ABC):
@@ -30,6 +32,8 @@ class Accumulator(ABC):
     site: Site
     #: Input rows that were seen, where blocks depend on how many.
     rows_seen: float = 0
+    #: Numbers that it forms for every datum, beside what it adds up.
+    beside: int = 0
 
     def see(self, inputs: Tensor, parts: int) -> None:
         """Begin a batch: what the map saw, so many parts of every datum."""
@@ -57,6 +61,8 @@ class Accumulator(ABC):
 Accumulators = Callable[[], Mapping[str, Accumulator]]
 #: Where sums of free tensors are kept: the name of no map.
 _FREE = "."
+#: What processes add up beside sums.
+_ROWS, _TOTAL = ("", "rows"), ("", "log p(D | W)")
 
 
 def swept_curvature(
@@ -118,14 +124,22 @@ def sweep(
     """What accumulators and free tensors collect, as sums over the data, and log p(D | W).
 
     With a graph, if gradients are on and the forward pass depends on more than weights. Maps are compared with torch's own
-    gradients first, unless that was done before.
+    gradients first, unless that was done before. Data that processes share are added up by all of them.
     """
     total: Tensor = torch.zeros(())
     free: dict[str, Float[Tensor, "k p"]] = {}
     seen, reference = 0, None
-    capture = Capture(model)
-    with ExitStack() as capturing:
-        for inputs, targets in data.batches(batch_size):
+    predicted: Tensor = torch.zeros(0, 0)
+    capture, of = Capture(model), data.processes
+    beside = max((accumulator.beside for accumulator in accumulators.values()), default=0)
+    batch_size = within_budget(model, data, batch_size, beside=beside)
+    with ExitStack() as capturing, of.together():
+        for whole, targets in data.batches(max(batch_size, of.fewest)):
+            mine = of.share(len(whole))
+            inputs = whole[mine]
+            if not len(inputs):  # of few data, at the end
+                fisher.columns_of(mine, likelihood, predicted[:0], targets, generator)
+                continue
             if not seen:
                 reference = check_capture(capture, inputs) if check else None
                 capturing.enter_context(capture)
@@ -135,11 +149,25 @@ def sweep(
             if reference is not None and not seen:
                 reference.refuse_others(outputs)
             predicted = outputs if capture.differentiable else outputs.detach()
-            total = total + log_likelihood(likelihood, inputs, predicted, targets, data.number(seen))
-            columns = fisher.columns(likelihood, predicted, targets, generator)
+            total = total + log_likelihood(likelihood, inputs, predicted, targets[mine], data.number(seen))
+            columns = fisher.columns_of(mine, likelihood, predicted, targets, generator)
             collect(capture, accumulators, free, inputs, outputs, columns)
             seen += len(inputs)
-    return collected(accumulators, free), total
+    return add_up(of, accumulators, collected(accumulators, free), total)
+
+
+def add_up(
+    processes: Processes, accumulators: Mapping[str, Accumulator], sums: Sums, total: Float[Tensor, ""]
+) -> tuple[Sums, Float[Tensor, ""]]:
+    """What all processes collected: sums, and log p(D | W); accumulators then know how many rows all have seen."""
+    if processes.count == 1:
+        return sums, total
+    rows = torch.tensor([accumulator.rows_seen for accumulator in accumulators.values()], dtype=torch.float64)
+    found = processes.sums({**sums, _ROWS: rows, _TOTAL: total})
+    for accumulator, seen in zip(accumulators.values(), found.pop(_ROWS).tolist(), strict=True):
+        accumulator.rows_seen = seen
+    total = found.pop(_TOTAL)
+    return {key: found[key] for key in sums}, total
 
 
 def collect(
@@ -151,16 +179,21 @@ def collect(
     columns: Float[Tensor, "k v n c"],
 ) -> None:
     """Add what maps saw and get back in the forward pass that was captured last; nothing waits for the device."""
+    squares = {name: [torch.zeros(())] * len(columns) for name in capture.spread}
 
     def deliver(part: int, name: str, gradients: Tensor) -> None:
         if name in accumulators:
             accumulators[name].add(part, gradients)
+        elif name in squares:
+            squares[name][part] = squares[name][part] + gradients.flatten(2).square().sum((0, 1))
 
     columns = columns if capture.differentiable else columns.detach()
     for name, accumulator in accumulators.items():
         accumulator.see(capture.inputs[name], capture.sites[name].parts)
     capture.backward(outputs, columns, deliver)
-    if capture.layout.free:
+    for name, parts in squares.items():
+        _add(name, torch.stack(parts), free)
+    if any(name not in capture.spread for name in capture.layout.free):
         _add_free(capture, inputs, columns, free)
 
 
@@ -171,8 +204,11 @@ def collected(accumulators: Mapping[str, Accumulator], free: Mapping[str, Tensor
 
 
 def _add_free(capture: Capture, inputs: Tensor, columns: Float[Tensor, "k v n c"], free: dict[str, Tensor]) -> None:
-    model, names = capture.model, capture.layout.free
+    model, names = capture.model, [name for name in capture.layout.free if name not in capture.spread]
     found = free_gradients(model, names, inputs, columns.flatten(0, 1), differentiable=capture.differentiable)
     for name, gradient in found.items():
-        squares = gradient.unflatten(0, columns.shape[:2]).square().sum((1, 2))
-        free[name] = free[name] + squares if name in free else squares
+        _add(name, gradient.unflatten(0, columns.shape[:2]).square().sum((1, 2)), free)
+
+
+def _add(name: str, squares: Float[Tensor, "k p"], free: dict[str, Tensor]) -> None:
+    free[name] = free[name] + squares if name in free else squares

@@ -25,6 +25,7 @@ from symbayes.data.numbers import Numbers, as_tensor, first_weight
 from symbayes.data.packed import Inputs, Packed, are_all, are_numbers
 from symbayes.data.transform import Augmentation
 from symbayes.errors import NotFiniteError
+from symbayes.processes import ALONE, Processes
 
 #: Inputs and targets.
 Batch = tuple[Tensor, Tensor]
@@ -151,6 +152,18 @@ class DataSource(ABC):
     size: int
     #: Whether a pass goes through the data as they were given, so that a datum can be named by its number.
     in_order: bool = True
+    #: Whether all processes read the same in the same order, so that batches can be shared out.
+    can_be_shared: bool = True
+    #: Those that sum over the data together.
+    processes: Processes = ALONE
+
+    def own_batches(self, batch_size: int) -> Iterator[Batch]:
+        """Of every batch of a pass what this process adds up; all of it, unless the data are shared."""
+        of = self.processes
+        for inputs, targets in self.batches(max(batch_size, of.fewest)):
+            mine = of.share(len(inputs))
+            if mine.start < mine.stop:
+                yield inputs[mine], targets[mine]
 
     def batches(self, batch_size: int, *, generator: Generator | None = None) -> Iterator[Batch]:
         """One pass over the data as they are, shuffled if a generator is given; in no batch is a datum alone.
@@ -177,7 +190,7 @@ class DataSource(ABC):
 
     def number(self, index: int) -> int | None:
         """The number of a datum that came at this place in a pass; None where that is not known."""
-        return index if self.in_order else None
+        return index if self.in_order and self.processes.count == 1 else None
 
     def _count(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         seen = 0
@@ -268,6 +281,8 @@ class LoaderSource(DataSource):
     Raises:
         ValueError: If it leaves data out or repeats them.
     """
+
+    can_be_shared = False
 
     def __init__(self, loader: DataLoader[Any], taking: Taking) -> None:
         refuse_dropped(loader)

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from symbayes.groups.grids import Translation
 from symbayes.groups.group import Group
+from symbayes.layers.patches import patch_moment, pays
 from symbayes.layers.path import LinearMap, Path
 
 PaddingMode = Literal["circular", "zeros", "reflect", "replicate"]
@@ -77,6 +78,13 @@ class ConvPath(Path):
 
     def input_rows(self, inputs: Tensor) -> Float[Tensor, "n s block d_in"]:
         return patch_rows(self._pad(inputs), self.kernel_size, (self.stride,) * len(self.kernel_size), self.groups)
+
+    def row_moment(self, inputs: Tensor, budget: int) -> tuple[Float[Tensor, "1 d_in d_in"], int] | None:
+        if type(self).input_rows is not ConvPath.input_rows:  # rows of another kind
+            return None
+        ones = (1,) * len(self.kernel_size)
+        strides = (self.stride,) * len(self.kernel_size)
+        return moment_of_patches(inputs, self.kernel_size, strides, self.padding, ones, self.groups, self.padding_mode, budget)
 
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
         return channel_rows(outputs, self.groups)
@@ -225,6 +233,24 @@ def patch_rows(
     order = [0, *range(2 + dims, 2 + 2 * dims), *range(1, 2 + dims)]
     rows = windows.permute(order).reshape(groups, channels // groups * prod(kernel_size), len(padded), -1)
     return rows.permute(2, 3, 0, 1)
+
+
+def moment_of_patches(
+    inputs: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int] | str,
+    dilation: Sequence[int],
+    groups: int,
+    mode: str,
+    budget: int,
+) -> tuple[Float[Tensor, "1 d_in d_in"], int] | None:
+    """Σ r rᵀ of patches without forming them, and how many there are, of 3 × 3 filters that keep the size of the map."""
+    ones = {*stride, *dilation, groups, *((1,) if padding == "same" else padding)}
+    if tuple(kernel_size) != (3, 3) or ones != {1} or mode not in ("zeros", "circular") or not pays(inputs):
+        return None
+    found = patch_moment(inputs, wraps=mode == "circular", budget=budget)
+    return found[None], len(inputs) * prod(inputs.shape[2:])
 
 
 def channel_rows(outputs: Float[Tensor, "n c *grid"], groups: int) -> Float[Tensor, "n s groups d_out"]:

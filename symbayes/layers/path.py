@@ -148,6 +148,15 @@ class RowForm(ABC):
         """Rows that `arrangements` make the input rows of; the input rows themselves when there are none."""
         return self.input_rows(inputs)
 
+    def row_moment(self, inputs: Tensor, budget: int) -> tuple[Float[Tensor, "block d_in d_in"], int] | None:
+        """Σ a aᵀ over the input rows of all data, and how many there are; None where it is best taken from rows.
+
+        Args:
+            inputs: What the map sees.
+            budget: Numbers that may be formed at a time.
+        """
+        return None
+
     @abstractmethod
     def output_rows(self, outputs: Tensor) -> Float[Tensor, "n s block d_out"]:
         """The rows of a gradient with respect to an output; of an output itself, where outputs are rows put in order."""

@@ -170,6 +170,8 @@ class Laplace(ByCurvature):
 class CurvatureTrainer(Trainer[CurvatureState]):
     """Weights by gradient under a prior that is kept; the evidence by Laplace's method at the end."""
 
+    shares = True
+
     def __init__(self, objective: ByCurvature, problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
         super().__init__(objective, problem, schedule, optimiser)
         self.objective, self.rule, self.final_rule = objective, objective.rule, objective.final_rule
@@ -196,7 +198,8 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         if self.optimiser.running:
             assert isinstance(self.rule, Kfac)
             draws.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-            state.running = RunningCurvature(problem.model, problem.likelihood, self.rule, self.optimiser.memory, draws)
+            own = (problem.model, problem.likelihood, self.rule, self.optimiser.memory, draws, problem.data.processes)
+            state.running = RunningCurvature(*own)
         state.steps = self.steps(state)
         return state
 
@@ -350,16 +353,15 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         state.descent.rotate(found)
 
     def step(self, state: CurvatureState, batch: Batch) -> Tensor:
-        """One step on a batch; its loss, summed over data."""
+        """One step on a batch; the loss of what this process has of it, summed over data."""
         inputs, targets = batch
         with tensor_cores(inputs.device):
             with self._autocast(inputs.device):
                 outputs = self.problem.model(inputs)
                 check_outputs(outputs, len(inputs))
                 loss = -self.problem.likelihood.log_prob(outputs, targets).sum()
-            # In training some layers may be left out.
-            found = torch.autograd.grad(loss / len(inputs), state.descent.parameters, allow_unused=True, materialize_grads=True)
-        state.descent.step(tuple(gradient.to_dense() if gradient.is_sparse else gradient for gradient in found))
+            gradients = self.problem.data.processes.mean_gradients(loss, len(inputs), state.descent.parameters)
+        state.descent.step(gradients)
         return loss.detach()
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[Any]:
@@ -381,11 +383,10 @@ class AugerinoTrainer(CurvatureTrainer):
     def _step_with_extents(self, state: CurvatureState, batch: Batch) -> Tensor:
         inputs, targets = batch
         loss = -self.problem.likelihood.log_prob(self.problem.model(inputs), targets).sum()
-        # There may be none, but hyperparameters of other kinds.
-        extents = torch.cat([loss.new_zeros(0), *(extent.value for extent in state.hyper.extents)])
+        extents = torch.cat([loss.new_zeros(0), *(extent.value for extent in state.hyper.extents)])  # or none
         reward = self.objective.strength * extents.norm()
-        count = len(state.descent.parameters)
-        found = torch.autograd.grad(loss / len(inputs) - reward, [*state.descent.parameters, *state.hyper.parameters])
+        own, count = [*state.descent.parameters, *state.hyper.parameters], len(state.descent.parameters)
+        found = self.problem.data.processes.mean_gradients(loss - len(inputs) * reward, len(inputs), own)
         state.hyper.step(found[count:], self.objective.extent_rate * state.rate_share)
         state.descent.step(found[:count])
         return loss.detach()

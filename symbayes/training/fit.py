@@ -23,10 +23,12 @@ from symbayes.layout import Layout, hyperparameters, weights
 from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.priors import Prior, TensorwisePrior
+from symbayes.processes import all_processes
 from symbayes.training.by_curvature import ByCurvature, Laplace, Map
 from symbayes.training.checkpoint import Checkpoint, asked_to_stop
 from symbayes.training.convergence import floor_of
 from symbayes.training.deterministic import deterministic_algorithms
+from symbayes.training.distributed import begin_alike, refuse_drift, sharing
 from symbayes.training.optimiser import Optimiser
 from symbayes.training.record import Record
 from symbayes.training.result import Result
@@ -164,7 +166,9 @@ def fit(
 
     The model is trained in place, on the device where it is. The same seed gives the same result on the same machine; on a GPU
     where that is asked for. Under torch.autocast, steps by `Laplace` and `Map` are in its precision; all else is in that of the
-    weights. Ctrl-C ends the epoch and gives a partial result, which says that it is one; a second one stops at once.
+    weights. Ctrl-C ends the epoch and gives a partial result, which says that it is one; a second one stops at once. Where the
+    process group of `torch.distributed` is initialised, all its processes call this alike, with all the data: every batch is
+    shared out, and all get the same result.
 
     Args:
         model: Any module that maps a batch of inputs to outputs [n, c].
@@ -219,12 +223,11 @@ def fit(
     usual = preset(problem, objective, epochs if schedule is None else schedule.epochs)
     chosen = schedule or usual.schedule
     trainer = usual.objective.trainer(problem, chosen, optimiser or usual.optimiser)
-    before = trainer.check()
     generator = torch.Generator().manual_seed(seed)
     watched = None if validation is None else Watched(problem, source_for(model, validation))
 
     def call_all(record: Record) -> None:
-        for callback in callbacks:
+        for callback in callbacks if all_processes().is_first else ():
             callback(record)
 
     with ExitStack() as during:
@@ -232,6 +235,8 @@ def fit(
             if isinstance(callback, Closable):
                 during.callback(callback.close)
         during.enter_context(deterministic_algorithms(device) if deterministic else nullcontext())
+        during.enter_context(sharing(trainer, generator))
+        before = trainer.check()
         result = learn_with_bar(
             trainer,
             generator=generator,
@@ -326,6 +331,7 @@ def learn_with_bar(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    progress = progress and trainer.processes.is_first
     console = Console(stderr=True)
     has_bar = console.is_terminal or console.is_jupyter
     bar = Progress(
@@ -385,13 +391,18 @@ def learn(
     """
     problem, model = trainer.problem, trainer.problem.model
     with ExitStack() as during:
-        kept = None if checkpoint is None else during.enter_context(checkpoint.opened(trainer, generator, beside or {}))
+        processes, kept = trainer.processes, None
+        if checkpoint is not None and processes.is_first:
+            kept = during.enter_context(checkpoint.opened(trainer, generator, beside or {}))
         stops = during.enter_context(asked_to_stop(_STOPPING)) if stoppable else _never
         with without_autocast(), trusted(model):
-            state, history = (trainer.init(generator), list[Record]()) if kept is None else kept.begin()
-        while not trainer.is_done(state) and not (history and stops()):
+            with processes.together():
+                state, history = (trainer.init(generator), list[Record]()) if kept is None else kept.begin()
+            history = begin_alike(trainer, state, history)
+        while not trainer.is_done(state) and not (history and processes.any(stops())):
             with without_autocast(), trusted(model):
                 history.append(trainer.epoch(state))
+            refuse_drift(trainer)
             if watched is not None:
                 history[-1] = replace(history[-1], validation=watched.metrics())
             each_epoch(history[-1])

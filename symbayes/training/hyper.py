@@ -64,8 +64,9 @@ def update_noise(curvature: Curvature, problem: Problem, batch_size: int, dampin
         return False
     statistics: Tensor = torch.zeros(())
     with evaluating(problem.model):
-        for inputs, targets in problem.data.batches(batch_size):
+        for inputs, targets in problem.data.own_batches(batch_size):
             statistics = statistics + problem.likelihood.noise_statistics(problem.model(inputs), targets)
+    (statistics,) = problem.data.processes.sum([statistics])
     effective = sum(float(value) for value in curvature.effective(problem.prior.precisions()).values())
     problem.likelihood.update_noise(statistics, effective, problem.data.size, damping)
     return True
@@ -164,5 +165,7 @@ def update_extents(
     if not adam.parameters:
         return
     for _ in range(steps):
-        gradients = gradient_through(curvature, problem.prior, adam.parameters, share / steps, generator)
+        own = gradient_through(curvature, problem.prior, adam.parameters, share / steps, generator)
+        gradients = problem.data.processes.sum(own)
+        problem.data.processes.align(generator)  # processes have drawn for shares of different sizes
         adam.step([-gradient / problem.data.size for gradient in gradients], rate)

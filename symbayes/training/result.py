@@ -35,6 +35,7 @@ from symbayes.models import AllConv, build_allconv
 from symbayes.posterior.posterior import Posterior, dump_posterior, parse_posterior
 from symbayes.posterior.predict import Calibration, Prediction, calibration, predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
+from symbayes.processes import all_processes
 from symbayes.training.convergence import Convergence, Difference, difference, judge
 from symbayes.training.rebuild import build_layers, describe_layers
 from symbayes.training.record import (
@@ -290,7 +291,7 @@ class Result:
 
         And posterior.safetensors, where there is a posterior, and seal.json, by which they are known to belong together. An
         earlier result in the folder is replaced as a whole: where there is no room, or the process is killed, it stays. The
-        command `symbayes report` makes a page of them.
+        command `symbayes report` makes a page of them. Of processes that trained together the first writes, and others do not.
 
         Args:
             folder: Made if it is not there.
@@ -302,6 +303,8 @@ class Result:
             ValueError: If the likelihood or the prior is of a kind that could not be built again.
         """
         files = self.files(calibration, held_out)
+        if not all_processes().is_first:
+            return
         try:
             files[POSTERIOR] = dump_posterior(self.posterior)
         except NoPosteriorError:

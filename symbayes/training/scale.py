@@ -209,4 +209,6 @@ def _some(data: DataSource, most: int, generator: torch.Generator) -> tuple[Data
     if not isinstance(data, TensorSource) or data.size <= most:
         return data, 1.0
     chosen = torch.randperm(data.size, generator=generator)[:most].to(data.inputs.device)
-    return TensorSource(data.inputs[chosen], data.targets[chosen], data.inputs.device, in_order=False), data.size / most
+    some = TensorSource(data.inputs[chosen], data.targets[chosen], data.inputs.device, in_order=False)
+    some.processes = data.processes
+    return some, data.size / most

@@ -60,21 +60,23 @@ class Steps:
     def epoch(self, generator: Generator) -> Tensor:
         """One pass over the data; the loss summed over them, still on the device."""
         total: Tensor = torch.zeros(())
-        for batch, as_they_are in self._batches(generator):
-            total = total + self.step(batch)
-            if self._is_called(len(batch[0])):
+        for batch, size, as_they_are in self._batches(generator):
+            total = total + self.step(batch) * self.data.processes.step_share(size)[1]
+            if self._is_called(size):
                 assert self.callback is not None
                 self.callback.call(as_they_are())
-        return total
+        return self.data.processes.sum([total])[0]
 
-    def _batches(self, generator: Generator) -> Iterator[tuple[Batch, Callable[[], Batch]]]:
-        """Batches of a pass, and each without augmentation."""
+    def _batches(self, generator: Generator) -> Iterator[tuple[Batch, int, Callable[[], Batch]]]:
+        """What this process has of each batch of a pass, the size of the batch, and all of it without augmentation."""
+        share = self.data.processes.step_share
         if isinstance(self.data, TensorSource):
             for plan in self.data.plans(self.batch_size, generator):
-                yield self.data.planned(plan), partial(self.data.as_they_are, plan)
+                yield self.data.planned(plan[share(len(plan))[0]]), len(plan), partial(self.data.as_they_are, plan)
             return
         for batch in self.data.training_batches(self.batch_size, generator):
-            yield batch, partial(_same, batch)
+            mine, _ = share(len(batch[0]))
+            yield (batch[0][mine], batch[1][mine]), len(batch[0]), partial(_same, batch)
 
     def forget(self) -> None:
         """Steps are not as they were: what was captured of them does not hold any more."""
@@ -238,7 +240,8 @@ def steps_for(
     settled: Callable[[], bool],
     generators: Sequence[Generator],
 ) -> Steps:
-    """Captured steps where data lie on a CUDA device, and fill more than a few batches; otherwise from the CPU."""
-    if isinstance(data, TensorSource) and data.inputs.device.type == "cuda" and data.size >= 4 * batch_size:
+    """Captured steps where data lie on a CUDA device of one process, and fill more than a few batches; or from the CPU."""
+    alone = data.processes.count == 1  # sums over processes may wait for the CPU
+    if alone and isinstance(data, TensorSource) and data.inputs.device.type == "cuda" and data.size >= 4 * batch_size:
         return CapturedSteps(data, batch_size, step, callback, settled, generators)
     return Steps(data, batch_size, step, callback)

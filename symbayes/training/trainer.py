@@ -33,6 +33,7 @@ from symbayes.layout import weights
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.posterior.posterior import Posterior
 from symbayes.priors import Prior
+from symbayes.processes import ALONE, Processes
 from symbayes.training.optimiser import PLAIN, Optimiser
 from symbayes.training.record import EvidenceRecord, Record
 
@@ -93,8 +94,8 @@ class Problem:
         weight = next(parameter for parameter in self.model.parameters() if parameter.requires_grad)
         capture = Capture(self.model) if curvature else None
         seen, total, of_nothing, moments = 0, 0.0, 0.0, torch.zeros(())
-        with ExitStack() as evaluation, torch.no_grad():
-            for inputs, targets in self.data.batches(batch_size):
+        with self.data.processes.together(), ExitStack() as evaluation, torch.no_grad():
+            for inputs, targets in self.data.own_batches(batch_size):
                 if inputs.is_floating_point() and inputs.dtype != weight.dtype:
                     raise ValueError(
                         f"Inputs and weights must be of one type, got {inputs.dtype} and {weight.dtype}. "
@@ -112,9 +113,11 @@ class Problem:
                     moments = moments + _moments(self.likelihood.moments(outputs)[0].double(), targets.double())
                 of_nothing += float(self.likelihood.log_prob(torch.zeros_like(outputs), targets).sum())
                 seen += len(inputs)
-        if self.likelihood.has_scale and seen > 1:
-            _warn_of_scale(moments / seen)
-        return -min(total, of_nothing) / seen
+        (moments,) = self.data.processes.sum([moments])
+        totals = self.data.processes.sum([torch.tensor([total, of_nothing], dtype=torch.float64)])[0]
+        if self.likelihood.has_scale and self.data.size > 1:
+            _warn_of_scale(moments / self.data.size)
+        return -float(totals.min()) / self.data.size
 
     def _check_first(self, capture: Capture | None, inputs: Tensor) -> Reference | None:
         if capture is not None:
@@ -312,10 +315,15 @@ class Trainer(ABC, Generic[S]):
         optimiser: How weights are moved.
     """
 
+    #: Whether sums over data are shared out where several processes train; each computes all of them where not.
+    shares: bool = False
+    #: Those that train together.
+    processes: Processes = ALONE
+
     def __init__(self, objective: "Objective", problem: Problem, schedule: Schedule, optimiser: Optimiser) -> None:
         self.problem, self.schedule, self.optimiser = problem, schedule, optimiser
         # The schedule first, since usual settings of the others follow from it.
-        self._settings = {"schedule": repr(schedule), "objective": repr(objective), "optimiser": repr(optimiser)}
+        self.settings = {"schedule": repr(schedule), "objective": repr(objective), "optimiser": repr(optimiser)}
 
     @abstractmethod
     def check(self) -> float:
@@ -359,7 +367,7 @@ class Trainer(ABC, Generic[S]):
         plain = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
         # Products of matrices are rounded by their layout in memory, too.
         strides = {n: v.stride() for n, v in values.items() if isinstance(v, Tensor) and not v.is_contiguous()}
-        content = {"format": FORMAT, "settings": self._settings, "numbers": plain, "strides": strides}
+        content = {"format": FORMAT, "settings": self.settings, "numbers": plain, "strides": strides}
         try:
             written = json.dumps(content, indent=1)
         except TypeError as error:
@@ -387,7 +395,7 @@ class Trainer(ABC, Generic[S]):
     def parse(self, contents: Contents, folder: Path, generator: torch.Generator | None = None) -> S:
         """A state from the files of a folder; as `load`. Training draws from the generator, which is put to where it was."""
         tensors, numbers, given = _parse(contents, folder)
-        for name, own in self._settings.items():
+        for name, own in self.settings.items():
             if given.get(name) != own:
                 raise ValueError(
                     f"The training in {folder} must go on with the {name} it began with, {given.get(name)}; got {own}. Give "

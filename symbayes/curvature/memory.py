@@ -1,0 +1,117 @@
+"""Batches that stay within a budget of memory, as the first data measure it; results do not depend on the batch."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import ceil, prod
+
+import torch
+from torch import Tensor, nn
+
+from symbayes.curvature.capture import COLUMN_BUDGET, COLUMN_BUDGET_CPU, Capture
+from symbayes.data.source import DataSource, LoaderSource
+from symbayes.layout import Layout, weights
+
+#: Input rows are formed for as many data at a time as stay below this many numbers.
+ROW_BUDGET, ROW_BUDGET_CPU = 2**26, 2**20
+#: What a datum takes beyond what was counted: gradients on their way back, and workspaces.
+_BESIDE = 1.5
+#: Products with vectors hold tangents beside what a pass holds, and gradients of both.
+_PRODUCT = 3.0
+_GIB = 2**30
+_BYTES: ContextVar[float | None] = ContextVar("bytes", default=None)
+
+
+@contextmanager
+def memory_budget(gib: float) -> Iterator[None]:
+    """A context in which passes over data for curvature hold no more than so many GiB, beside the data themselves.
+
+    What a datum takes is measured on the first ones. Whatever batches follow from it, sums are the same but for rounding. Steps
+    of training have the batch size that their `Schedule` says.
+
+    Args:
+        gib: For factors and what a batch leaves in memory.
+
+    Raises:
+        ValueError: If it is not positive; and from a pass, if two data at a time do not fit.
+    """
+    if not gib > 0:
+        raise ValueError(f"A budget must be positive, in GiB, got {gib}.")
+    token = _BYTES.set(gib * _GIB)
+    try:
+        yield
+    finally:
+        _BYTES.reset(token)
+
+
+def within_budget(model: nn.Module, data: DataSource, batch_size: int, *, product: bool = False, beside: int = 0) -> int:
+    """As many data as a batch may have: so many, or fewer where there is a budget.
+
+    Args:
+        model: Through which they go.
+        data: Whose first ones are measured; of a DataLoader batches stay as they are.
+        batch_size: Without a budget.
+        product: Whether products with vectors are formed, rather than factors.
+        beside: Numbers that are formed for every datum beside, such as its gradient of a weight.
+
+    Raises:
+        ValueError: If not even two data fit.
+    """
+    budget = _BYTES.get()
+    if budget is None or isinstance(data, LoaderSource):
+        return batch_size
+    inputs = next(data.batches(2))[0]
+    fixed, each = fixed_bytes(model, product=product), bytes_of_datum(model, inputs, product=product)
+    each += beside * next(model.parameters()).element_size()
+    fitting = int((budget - fixed) // each)
+    if fitting < 2:
+        raise ValueError(
+            f"A budget of {budget / _GIB:.3g} GiB must hold factors and two data of a batch, which take "
+            f"{(fixed + 2 * each) / _GIB:.3g} GiB: {fixed / _GIB:.3g} for the model, and {each / _GIB:.3g} for each datum. "
+            "Give a larger memory_budget, or a smaller model."
+        )
+    return min(batch_size, fitting * data.processes.count)
+
+
+def fixed_bytes(model: nn.Module, *, product: bool = False) -> int:
+    """What a pass holds whatever the batch is: factors and rows, or vectors."""
+    own = weights(model)
+    weight = next(iter(own.values()))
+    if product:
+        return 4 * sum(tensor.nbytes for tensor in own.values())
+    rows, columns = (ROW_BUDGET_CPU, COLUMN_BUDGET_CPU) if weight.device.type == "cpu" else (ROW_BUDGET, COLUMN_BUDGET)
+    return weight.element_size() * (factor_numbers(model) + rows + columns)
+
+
+def factor_numbers(model: nn.Module) -> int:
+    """Numbers in all Kronecker factors of a model, and blocks of its biases; of what has none, as many as there are weights."""
+    layout = Layout.of(model)
+    numbers = sum(layout.tensors[name].size for name in layout.free)
+    for site in layout.sites.values():
+        if site.matrix is None or site.form.structure == "diagonal":
+            numbers += sum(layout.tensors[name].size for name in (site.weight, site.bias) if name is not None)
+            continue
+        blocks, first, second = site.matrix
+        sides = (second, first) if site.form.transposed else (first, second)
+        numbers += blocks * sides[0] ** 2 * (2 if site.bias is not None else 1)
+        numbers += blocks * (sides[1] if site.form.structure == "one-hot" else sides[1] ** 2)
+    return numbers
+
+
+def bytes_of_datum(model: nn.Module, inputs: Tensor, *, product: bool = False) -> int:
+    """What a pass holds of each of some data: what maps saw and gave, and what autograd keeps to go back."""
+    found: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.no_grad(), Capture(model) as capture, torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        outputs = capture.forward(inputs)
+        for tensor in (*capture.inputs.values(), *capture.all_outputs, outputs):
+            note(tensor)
+    for tensor in (*model.parameters(), *model.buffers(), inputs):  # of which there is one, however many data
+        found.pop(tensor.untyped_storage().data_ptr(), None)
+    each = sum(found.values()) / len(inputs)
+    return ceil(_BESIDE * (_PRODUCT if product else 1.0) * max(each, prod(outputs.shape[1:]) * outputs.element_size()))

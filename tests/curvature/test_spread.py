@@ -1,0 +1,84 @@
+"""Free tensors with an axis for the data: their blocks without gradients of single data."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from symbayes.curvature.capture import Capture
+from symbayes.curvature.diagonal import Diagonal
+from symbayes.curvature.ggn import Ggn
+from symbayes.curvature.kfac import Kfac
+from symbayes.data.source import TensorSource
+from symbayes.likelihoods.classes import Categorical
+
+
+class Tokens(nn.Module):
+    """A small transformer, as those for images are."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Linear(3, 4), nn.Linear(4, 3)
+        self.first, self.places = nn.Parameter(torch.randn(1, 1, 4)), nn.Parameter(torch.randn(1, 6, 4))
+        self.layer, self.norm = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True), nn.LayerNorm(4)
+
+    def forward(self, x):
+        x = torch.cat([self.first.expand(len(x), -1, -1), self.embed(x)], 1) + self.places
+        return self.head(self.norm(self.layer(x))[:, 0])
+
+
+class Odd(nn.Module):
+    """Tensors that look as if they had an axis for the data, and others."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.twice, self.scale = (nn.Parameter(torch.rand(shape)) for shape in ((1, 15), (1, 15), (15,)))
+        self.head = nn.Linear(15, 3)
+
+    def forward(self, x):
+        x = x.flatten(1) + self.one[0]
+        return self.head(torch.tanh(self.scale * x + self.twice.repeat(len(x), 1)))
+
+
+def made(kind):
+    with torch.random.fork_rng():
+        torch.random.manual_seed(0)
+        return kind().double().eval()
+
+
+def points(n=23):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(n, 5, 3, generator=generator, dtype=torch.float64)
+    return TensorSource(inputs, torch.arange(n) % 3, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("rule", [Kfac(batch_size=7), Diagonal()])
+@pytest.mark.parametrize("kind", [Tokens, Odd])
+def test_blocks_of_free_tensors_are_exact(kind, rule):
+    model, data = made(kind), points()
+    found, exact = (each.curvature(model, data, Categorical()).blocks for each in (rule, Ggn(joint=False)))
+    for name in set(dict(model.named_parameters())) - {"embed.weight"}:
+        if "." not in name or "norm" in name:
+            assert_close(found[name].eigenvalues, exact[name].dense().diagonal(), rtol=1e-10, atol=1e-12)
+
+
+def test_tensors_with_an_axis_for_the_data_need_no_gradients_of_single_data(monkeypatch):
+    model, data = made(Tokens), points()
+    with Capture(model) as capture:
+        capture.forward(data.inputs[:4])
+        assert capture.spread == {"first", "places"}
+    monkeypatch.setattr("symbayes.curvature.sums.free_gradients", None)
+    Kfac().curvature(model, data, Categorical())
+
+
+def test_tensors_that_data_share_otherwise_are_differentiated_datum_by_datum():
+    with Capture(made(Odd)) as capture:
+        capture.forward(points().inputs[:4])
+        assert capture.spread == set()
+
+
+def test_a_tensor_with_such_an_axis_that_is_not_used_is_refused():
+    model = made(Tokens)
+    model.forward = lambda x: model.head(model.norm(model.layer(model.embed(x) + model.places[:, :5]))[:, 0])
+    with pytest.raises(RuntimeError, match="'first' is trainable, but the outputs of the model do not depend on it"):
+        Kfac().curvature(model, points(), Categorical())
