@@ -21,6 +21,7 @@ from symbayes.dynamics.observables import (
 )
 from symbayes.dynamics.phase import Observable, States
 from symbayes.dynamics.trajectories import Scaling, Trajectories
+from symbayes.dynamics.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -146,21 +147,27 @@ class Quantity:
         time: T, over which it was followed.
         reference: r, how much a quadratic of random coefficients varies in that time.
         drift: v / r: how much it varies itself, relative to that.
+        verdict: How sure it is that it is conserved, by a test; None where there is none.
+        follows: Whether it is a function of quantities before it.
     """
 
     formula: str
     terms: tuple[Term, ...]
-    strength: float
+    strength: float | None
     variation: float
     error: float | None
     observable: Observable
     time: float
     reference: float
     drift: float
+    verdict: Verdict | None = None
+    follows: bool = False
 
     @property
     def confirmed(self) -> bool:
         """Whether trajectories that were held out agree that it is conserved, over a time in which others would not be."""
+        if self.verdict is not None:
+            return self.verdict.is_sure
         return not self.too_short and self.drift <= CONFIRMED
 
     @property
@@ -169,6 +176,8 @@ class Quantity:
         return self.reference <= TOO_SHORT
 
     def __str__(self) -> str:
+        if self.verdict is not None:
+            return f"{self.formula}: {self.verdict}"
         error = "" if self.error is None else f" ± {float(f'{100 * self.error:.1g}'):g}"
         doubt = f": too short to tell (T = {self.time:.3g})" if self.too_short else ": not confirmed"
         return f"{self.formula}, varies by {100 * self.variation:.2g}{error} %{'' if self.confirmed else doubt}"

@@ -6,8 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from symbayes.cli.app import app
-from symbayes.dynamics import discovery
-from symbayes.dynamics.trajectories import save_csv, simulate
+from symbayes.dynamics import energy
+from symbayes.dynamics.tables import save_csv
+from symbayes.dynamics.trajectories import simulate
 
 
 def invoke(*words):
@@ -15,7 +16,7 @@ def invoke(*words):
 
 
 def test_discoveries_from_a_system_and_from_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(discovery, "_FARTHEST", 3)  # pictures of long motions take most of the time
+    monkeypatch.setattr(energy, "_FARTHEST", 3)  # pictures of long motions take most of the time
     short = ("--updates", "3", "--width", "5", "--quantities", "2")
     result = invoke("discover", "oscillator", "--trajectories", "5", "--steps", "3", *short, "--out", str(tmp_path / "a"))
     assert result.exit_code == 0, result.output
