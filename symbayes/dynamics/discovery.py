@@ -208,7 +208,7 @@ class TermsDiscovery(Discovery):
             scaled,
             self.held_out.duration,
             verdict.usual,
-            verdict.variation / max(verdict.usual, 1e-300),
+            0.0 if verdict.is_sure else verdict.variation / max(verdict.usual, 1e-300),
             verdict,
             follows,
         )

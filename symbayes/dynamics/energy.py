@@ -17,7 +17,7 @@ from symbayes.dynamics.discovery import POINTS, SHOWN, Discovery
 from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics, conserved_quadratics
 from symbayes.dynamics.phase import ImplicitMidpoint, Integrator, States, gradient, relative_bracket, velocity
-from symbayes.dynamics.quantity import Quantity, Span, parallelness, read_observables, read_quadratics, span_of
+from symbayes.dynamics.quantity import Quantity, Span, judged, parallelness, read_observables, read_quadratics, span_of
 from symbayes.dynamics.search import Search
 from symbayes.dynamics.summary import (
     DISCOVERY,
@@ -120,8 +120,11 @@ class EnergyDiscovery(Discovery):
         if observables is None:
             return []
         if self.span is not None:
-            return read_quadratics(self.span, self.units, self.held_out, self.followed)
-        return read_observables(observables, self.units, self.learned_from, self.held_out, self.search.threshold, self.followed)
+            found = read_quadratics(self.span, self.units, self.held_out, self.followed)
+        else:
+            data = (self.learned_from, self.held_out)
+            found = read_observables(observables, self.units, *data, self.search.threshold, self.followed)
+        return judged(found, self.held_out)
 
     @property
     def evidence(self) -> dict[str, float]:
@@ -287,6 +290,7 @@ class EnergyDiscovery(Discovery):
             rate=float(mean),
             rate_error=float(std),
             bracket=self.bracket(quantity),
+            verdict=quantity.verdict,
             series=tuple(tuple(quantity(path).tolist()) for path in self.held_out.states[:SHOWN]),
         )
 

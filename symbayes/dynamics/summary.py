@@ -211,13 +211,21 @@ def _judged(title: str, quantities: Sequence[Quantity | QuantitySummary], on: st
     sure = [one for one in quantities if one.confirmed]
     rest = len(quantities) - len(sure)
     if not sure:
-        reasons = {one.verdict.reason for one in quantities if one.verdict is not None and one.verdict.reason}
-        why = f": {' and '.join(sorted(reasons))}" if reasons else ""
-        return f"No conserved quantity found in {title}: none of {number(rest)} that were tested {on} holds{why}"
+        return f"No conserved quantity found in {title}: {_best(quantities)}, {on}"
     named = [f"{one.formula} ({one.verdict.sureness()} sure)" for one in sure[:_NAMED] if one.verdict is not None]
     named += [f"{number(len(sure) - _NAMED)} more"] if len(sure) > _NAMED else []
     others = f"; {number(rest)} more {'was' if rest == 1 else 'were'} tested and not confirmed" if rest else ""
     return f"{counted(len(sure), 'conserved quantity', 'conserved quantities')} in {title}: {listed(named)}, {on}{others}"
+
+
+def _best(quantities: Sequence[Quantity | QuantitySummary]) -> str:
+    """How near what was tested is to being conserved, and why it is not said to be."""
+    tests = [one.verdict for one in quantities if one.verdict is not None]
+    best = min(tests, key=lambda test: (bool(test.reason), test.variation))
+    if best.reason:
+        return f"it cannot be told, since {best.reason}"
+    trend = " and has a trend" if best.has_trend else ""
+    return f"the most constant that was tested varies by {significant(100 * best.variation, 2)} % of its spread{trend}"
 
 
 def read_discovery(folder: Path) -> DiscoverySummary:

@@ -196,7 +196,9 @@ def _column(path: Path, header: Sequence[str], name: str | None, usual: Sequence
 def _finite(cell: str, place: str, name: str) -> float:
     number = _number(cell)
     if number is None or not isfinite(number):
-        raise ValueError(f"{place} must have a finite number for {name}, got {cell!r}. Columns that are none: leave them out.")
+        raise ValueError(
+            f"{place} must have a finite number for {name}, got {cell!r}. Name the coordinates if it is none: columns=...."
+        )
     return number
 
 

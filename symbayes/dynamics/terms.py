@@ -278,7 +278,8 @@ def candidates(
 
     That of the highest evidence comes first, of all libraries; of equal ones, that of the simplest. It is judged before the
     next is sought: what is a function of one or two that hold is passed over, and the library of one that does not hold is
-    closed. After each, the term of it that varies most is left out of what its library is asked for next.
+    closed. After each, the term of it that varies most is left out of what its library is asked for next. What varies more
+    than any tolerance is passed over, unless there is nothing else: so that it can be said how far it is from conserved.
 
     Args:
         libraries: In which to look.
@@ -293,7 +294,7 @@ def candidates(
     for _ in range(_TRIES):
         at = min(range(len(waiting)), key=lambda place: np.inf if (of := waiting[place]) is None else of.score)
         best = waiting[at]
-        if best is None or best.left > _HOPELESS or len(found) == terms.most:
+        if best is None or len(found) == terms.most or (best.left > _HOPELESS and found):
             break
         if known.is_new(best):
             found.append((best, known.follows(best)))

@@ -7,7 +7,7 @@ once. Noise is no variation of the quantity: what it adds is known from how nois
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf, nan
+from math import ceil, log
 
 import torch
 from jaxtyping import Float
@@ -26,6 +26,8 @@ _NOISE = 3.0
 _SLOWER, _TOO_SHORT = 1 / 8, 0.1
 #: The share of trajectories along which it may vary more than the tolerance.
 _SHARE = 1 / 3
+#: Trajectories with which one can be sure, if it varies along none of them.
+ENOUGH = ceil(log(1 - SURE) / log(1 - _SHARE))
 #: At which level a trend in time is one, if it is also larger than the tolerance without noise.
 _TREND = 0.01
 #: Relative to the values: a quantity that spreads less is the same for all trajectories.
@@ -39,13 +41,14 @@ class Verdict:
     Args:
         probability: That it is; 1 − the rate of false discoveries among all that are as sure (Benjamini and Hochberg).
         p_value: Of the hypothesis that it is not, before others were counted.
-        variation: Its std along trajectories without noise, relative to its spread.
+        variation: Its std along trajectories without noise, relative to its spread; one where it has none.
         most: Its upper limit of 95 %, over trajectories.
         tolerance: What it may vary by: 1 % of its spread, and what noise makes of it.
         trend: How far it moves in one direction along trajectories, relative to its spread, as far as all have that in common.
         trend_p_value: Of the hypothesis that there is no trend.
         usual: What quadratics vary by.
         trajectories: On how many this rests.
+        least_trend: What is no trend yet.
         reason: Why it cannot be told; empty where it can.
     """
 
@@ -58,12 +61,13 @@ class Verdict:
     trend_p_value: float
     usual: float
     trajectories: int
+    least_trend: float = _TOLERANCE
     reason: str = ""
 
     @property
     def has_trend(self) -> bool:
         """Whether it moves in one direction, by more than it may vary."""
-        return self.trend_p_value < _TREND and self.trend > _TOLERANCE
+        return self.trend_p_value < _TREND and self.trend > self.least_trend
 
     @property
     def holds(self) -> bool:
@@ -100,8 +104,8 @@ def judge(observable: Observable, seen: Denoised, tolerance: float | None = None
     Args:
         observable: The quantity.
         seen: Trajectories that nothing was learned from.
-        tolerance: What the quantity may vary by; None for 1 %, and what noise makes of it. Never more than an eighth of what
-            quadratics vary by.
+        tolerance: What the quantity may vary by, or move in one direction; None for 1 %, and what noise makes of it. Never
+            more than an eighth of what quadratics vary by.
     """
     from scipy.stats import binom, t  # slow to import
 
@@ -109,7 +113,7 @@ def judge(observable: Observable, seen: Denoised, tolerance: float | None = None
     flat, shape = states.flatten(0, 1), states.shape[:2]
     values = observable(flat).detach()
     count, usual = len(states), typical_variation(seen)
-    blank = Verdict(0.0, 1.0, nan, nan, _TOLERANCE, 0.0, 1.0, usual, count)
+    blank = Verdict(0.0, 1.0, 1.0, 1.0, _TOLERANCE, 0.0, 1.0, usual, count)
     centre = values.median()
     size = (values - centre).abs().median()
     if not values.isfinite().all() or float(size) <= _TRIVIAL * float(values.square().mean().sqrt()):
@@ -122,17 +126,18 @@ def judge(observable: Observable, seen: Denoised, tolerance: float | None = None
     spread = max(whole - float(noise.mean()), _TRIVIAL)
     along = (values.var(1, correction=0) - noise) / spread
     variation = max(float(along.mean()), 0.0) ** 0.5
-    most = max(float(along.mean() + t.ppf(SURE, count - 1) * along.std() / count**0.5), 0.0) ** 0.5 if count > 1 else inf
-    noisy = float(noise.mean()) / spread
+    most = max(float(along.mean() + t.ppf(SURE, count - 1) * along.std() / count**0.5), 0.0) ** 0.5 if count > 1 else 1.0
+    noisy, coarsest = float(noise.mean()) / spread, _SLOWER * usual
+    least_trend = _TOLERANCE if tolerance is None else min(tolerance, coarsest)
     tolerance = min((_TOLERANCE**2 + _NOISE * noisy) ** 0.5, _COARSEST) if tolerance is None else tolerance
-    blank = replace(blank, variation=variation, most=most, tolerance=tolerance)
+    tolerance = min(tolerance, coarsest)
+    blank = replace(blank, variation=variation, most=most, tolerance=tolerance, least_trend=least_trend)
     if usual <= _TOO_SHORT:
         return replace(blank, reason="trajectories are too short")
     if noisy > _COARSEST**2:
         return replace(blank, reason="noise is too large")
-    if (1 - _SHARE) ** count > 1 - SURE:
+    if count < ENOUGH:
         return replace(blank, reason="trajectories are too few")
-    tolerance = min(tolerance, _SLOWER * usual)
     beyond = along - tolerance**2
     student = float(t.cdf(float(beyond.mean() / (beyond.std() / count**0.5).clamp(min=1e-30)), count - 1))
     p_value = max(student, float(binom.cdf(int((beyond > 0).sum()), count, _SHARE)))

@@ -15,13 +15,14 @@ _LEAST = 0.001
 def discovery_table(found: DiscoverySummary) -> FigureTable:
     """A row for each quantity: its strength, how far it varies on held-out trajectories, its drift, and its bracket."""
     quantities, tests = found.quantities, [one.verdict for one in found.quantities]
+    of_terms = tests if found.model.kind == "terms" else [None for _ in tests]
     columns = {
         "sure": [_UNKNOWN if test is None else test.sureness() if not test.reason else "?" for test in tests],
         "strength": [known_words(one.strength) for one in quantities],
         "variation, held out": [percent(one.variation, one.error) for one in quantities],
-        "at most": [_UNKNOWN if test is None else percent(test.most) for test in tests],
-        "tolerance": [_UNKNOWN if test is None else percent(test.tolerance) for test in tests],
-        "trend": [_UNKNOWN if test is None else percent(test.trend) for test in tests],
+        "at most": [_UNKNOWN if test is None else percent(test.most) for test in of_terms],
+        "tolerance": [_UNKNOWN if test is None else percent(test.tolerance) for test in of_terms],
+        "trend": [_UNKNOWN if test is None else percent(test.trend) for test in of_terms],
         "drift": [percent(one.drift) for one in quantities],
         "bracket, true energy": [known_words(one.bracket, 2) for one in quantities],
     }
@@ -30,8 +31,10 @@ def discovery_table(found: DiscoverySummary) -> FigureTable:
         TableRow(formula_words(one), tuple(TableCell(cells[at]) for cells in shown.values()))
         for at, one in enumerate(quantities)
     ]
-    if "sure" in shown:
-        return FigureTable(tuple(shown), tuple(rows), legend=_sure_legend(found), note=f"{found.headline()}.")
+    if found.model.kind == "terms":
+        return FigureTable(
+            tuple(shown), tuple(rows), legend=_sure_legend(found) if quantities else "", note=f"{found.headline()}."
+        )
     error = ", ± a standard error" if any(one.error is not None for one in quantities) else ""
     legend = (
         f"Variation: how far a quantity moves along a trajectory, relative to the size of its terms{error}, on "
@@ -41,6 +44,11 @@ def discovery_table(found: DiscoverySummary) -> FigureTable:
         legend += (
             f" Drift: how far it moves {found.followed_words()}, relative to what a quadratic of random coefficients does in "
             "the same degrees of freedom; up to 12.5 % it is confirmed, unless the time is too short for that one to move."
+        )
+    if "sure" in shown:
+        legend += (
+            " Sure: the probability that it varies by less than an eighth of what quadratics do, each held-out trajectory "
+            "counting once: one minus the rate of false discoveries among all that are as sure; confirmed from 95 % on."
         )
     if "strength" in shown:
         legend = f"Strength: the singular value of its direction among all that were learned. {legend}"

@@ -204,7 +204,7 @@ def test_a_table_as_users_have_them(tmp_path):
     assert load_trajectories(tmp_path / "again.csv").times.tolist() == found.times.tolist()
     with pytest.raises(ValueError, match=r"must have a column z; its columns are Run no\., t \[s\]"):
         load_trajectories(path, columns=("x", "z"))
-    with pytest.raises(ValueError, match=r"line 2 must have a finite number for note, got 'ok'\. Columns that are none"):
+    with pytest.raises(ValueError, match=r"line 2 must have a finite number for note, got 'ok'\. Name the coordinates"):
         load_trajectories(path, trajectory="Run no.")
     with pytest.raises(ValueError, match="each once"):
         load_trajectories(path, columns=("x", "x [m]"), trajectory="Run no.")
