@@ -14,6 +14,8 @@ from symbayes.dynamics.trajectories import Trajectories
 _ORDER = 4
 #: Noise over roughness: which are compared.
 _WEIGHTS = np.logspace(-12, 12, 97)
+#: The median of what is normal, in stds.
+_NORMAL = 0.6745
 #: Longer trajectories are smoothed in parts.
 _LONGEST = 400
 #: A jump that is this near to a turn, where other steps are shorter than half of one, is one of an angle that wraps.
@@ -49,15 +51,16 @@ def denoised(seen: Trajectories, noise: Float[Tensor, " m"] | None = None) -> De
         seen: The states that were seen; times may be uneven.
         noise: σ of each coordinate, where it is known.
     """
-    states = seen.states.double().numpy()
+    states, times = seen.states.double().numpy(), seen.times.numpy()
     parts = _parts(states.shape[1])
-    bases = [_bases(seen.times.double().numpy()[:, part]) for part in parts]
+    bases = [_bases(times[:, part]) for part in parts]
     turned = [np.einsum("kij,kim->kjm", basis, states[:, part]) for part, (_, basis) in zip(parts, bases, strict=True)]
+    usual = _usual_noise(states, times)
     smooth, left = np.empty_like(states), np.empty_like(states)
     stds, shares = [], []
     for m in range(states.shape[2]):
         known = None if noise is None else float(noise[m])
-        std = _noise([r for r, _ in bases], [y[..., m] for y in turned]) if known is None else known
+        std = min(_noise([r for r, _ in bases], [y[..., m] for y in turned]), usual[m]) if known is None else known
         stds.append(std)
         for part, (roughness, basis), inside in zip(parts, bases, turned, strict=True):
             kept = 1 / (1 + _weights(roughness, inside[..., m], std)[:, None] * roughness)
@@ -100,14 +103,32 @@ def _bases(times: Float64[np.ndarray, "k t"]) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _roughness(times: Float64[np.ndarray, " t"]) -> Float64[np.ndarray, "t t"]:
-    """The squared differences of highest order that there are, per unit of the usual step."""
+def _differences(times: Float64[np.ndarray, " t"]) -> Float64[np.ndarray, "d t"]:
+    """Those of the highest order that there are, per unit of the usual step."""
     order = min(_ORDER, len(times) - 1)
     at = (times - times[0]) / np.median(np.diff(times))
-    differences = np.eye(len(at))
+    found = np.eye(len(at))
     for k in range(1, order + 1):
-        differences = k * np.diff(differences, axis=0) / (at[k:] - at[:-k])[:, None]
+        found = k * np.diff(found, axis=0) / (at[k:] - at[:-k])[:, None]
+    return np.asarray(found)
+
+
+def _roughness(times: Float64[np.ndarray, " t"]) -> Float64[np.ndarray, "t t"]:
+    """The squared differences."""
+    differences = _differences(times)
     return np.asarray(differences.T @ differences)
+
+
+def _usual_noise(states: Float64[np.ndarray, "k t m"], times: Float64[np.ndarray, "k t"]) -> Float64[np.ndarray, " m"]:
+    """The std of noise that the median difference may come from: at most so large it is, since noise is everywhere.
+
+    Motion that is fast for a few states is taken for noise by the evidence, which has it as rough everywhere.
+    """
+    found = []
+    for row, at in zip(states, times, strict=True):
+        differences = _differences(at[:_LONGEST])
+        found.append(np.abs(differences @ row[:_LONGEST]) / np.linalg.norm(differences, axis=1, keepdims=True))
+    return np.asarray(np.median(np.concatenate(found), axis=0) / _NORMAL)
 
 
 def _noise(roughness: list[np.ndarray], values: list[np.ndarray]) -> float:

@@ -22,6 +22,8 @@ _FEW = 4
 #: Paid for a function that is no coordinate, where a coordinate costs a half.
 _COST = 2.5
 
+#: A coordinate, or the difference of two.
+_Row = tuple[int, ...]
 _POWERS = {2: "²", 3: "³", 4: "⁴"}
 
 
@@ -61,8 +63,8 @@ class Library:
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """Of the terms: one for a coordinate or a product of two, more for other functions and higher degrees."""
-        return tuple(max(1.0, sum(self.atoms[place].cost for place in term)) for term in self.terms)
+        """Of the terms: the sum of those of their factors, so that one is paid for a product of two coordinates."""
+        return tuple(sum(self.atoms[place].cost for place in term) for term in self.terms)
 
     def __call__(self, states: States) -> Float[Tensor, "n p"]:
         """The value of every term at every state."""
@@ -111,6 +113,11 @@ def libraries(names: Sequence[str], states: States, kinds: Sequence[str] | None 
     return [library for library in found if library is not None]
 
 
+def linear(names: tuple[str, ...], states: States) -> Library:
+    """Coordinates."""
+    return Library("linear", _coordinates(names), tuple(_products(range(len(names)), 1)))
+
+
 def quadratic(names: tuple[str, ...], states: States) -> Library:
     """Products of two coordinates, and coordinates."""
     return Library("quadratic", _coordinates(names), tuple(_products(range(len(names)), 2)))
@@ -123,24 +130,28 @@ def polynomial(names: tuple[str, ...], states: States) -> Library | None:
 
 
 def trigonometric(names: tuple[str, ...], states: States) -> Library:
-    """Sines and cosines of coordinates, and of differences of two; these also times products of two others."""
+    """Sines and cosines of coordinates and of differences of two, these also times products of others, if not too many."""
     size, atoms = len(names), list(_coordinates(names))
     terms = list(_products(range(size), 2))
-    angles: list[tuple[tuple[int, ...], str]] = [((place,), names[place]) for place in range(size)]
-    angles += [(pair, f"{names[pair[0]]} − {names[pair[1]]}") for pair in combinations(range(size), 2)] if size > 2 else []
-    for places, name in angles:
+    alone: list[_Row] = [(place,) for place in range(size)]
+    apart: list[_Row] = list(combinations(range(size), 2)) if size > 2 else []
+    products = 2 * len(apart or alone) * comb(max(size - 2, 1) + 1, 2)
+    multiplied = len(terms) + 2 * len(alone + apart) + products <= _MOST
+    angles = alone + apart if len(terms) + 2 * len(alone + apart) <= _MOST else alone
+    for row in angles:
         for word, function in (("cos", torch.cos), ("sin", torch.sin)):
-            atoms.append(Atom(f"{word}({name})", partial(_of_angle, function, places), _COST))
+            name = " − ".join(names[place] for place in row)
+            atoms.append(Atom(f"{word}({name})", partial(_of_angle, function, row), _COST))
             new = len(atoms) - 1
             terms.append((new,))
-            others = [place for place in range(size) if place not in places]
-            if len(places) == 2 or size == 2:
+            if multiplied and row in (apart or alone):
+                others = [place for place in range(size) if place not in row]
                 terms += [(*pair, new) for pair in combinations_with_replacement(others, 2)]
     return Library("trigonometric", tuple(atoms), tuple(terms))
 
 
 def logarithmic(names: tuple[str, ...], states: States) -> Library | None:
-    """Logarithms and inverses of coordinates that keep their sign, also times squares of others."""
+    """Logarithms and inverses of coordinates that keep their sign, these also times squares of others, if not too many."""
     size, atoms = len(names), list(_coordinates(names))
     terms = list(_products(range(size), 2))
     signed = [place for place in range(size) if _is_away(states[:, place])]
@@ -149,7 +160,8 @@ def logarithmic(names: tuple[str, ...], states: States) -> Library | None:
             Atom(f"log({names[place]})" if states[0, place] > 0 else f"log(−{names[place]})", partial(_log, place), _COST)
         )
         terms.append((len(atoms) - 1,))
-    for place in signed:
+    inverses = len(signed) * (3 * size - 1)
+    for place in signed if len(terms) + inverses <= _MOST else []:
         atoms.append(Atom(f"{names[place]}⁻¹", partial(_inverse, place), _COST))
         new = len(atoms) - 1
         others = [other for other in range(size) if other != place]
@@ -176,15 +188,13 @@ def radial(names: tuple[str, ...], states: States) -> Library | None:
 
 #: Kinds of libraries, the simplest first.
 KINDS: dict[str, Callable[[tuple[str, ...], States], Library | None]] = {
+    "linear": linear,
     "quadratic": quadratic,
     "logarithmic": logarithmic,
     "trigonometric": trigonometric,
     "polynomial": polynomial,
     "radial": radial,
 }
-
-#: A coordinate, or the difference of two.
-_Row = tuple[int, ...]
 
 
 def _coordinates(names: Sequence[str]) -> tuple[Atom, ...]:

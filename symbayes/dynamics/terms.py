@@ -277,9 +277,10 @@ def candidates(
     """Sums that may be conserved, in the order in which they were judged, and whether each follows from those before it.
 
     That of the highest evidence comes first, of all libraries; of equal ones, that of the simplest. It is judged before the
-    next is sought: what is a function of one or two that hold is passed over, and the library of one that does not hold is
-    closed. After each, the term of it that varies most is left out of what its library is asked for next. What varies more
-    than any tolerance is passed over, unless there is nothing else: so that it can be said how far it is from conserved.
+    next is sought: what is a function of one or two that hold is passed over, or of all in a library that gave none of them,
+    and the library of one that does not hold is closed. After each, the term of it that varies most is left out of what its
+    library is asked for next. What varies more than any tolerance is passed over, unless there is nothing else: so that it
+    can be said how far it is from conserved.
 
     Args:
         libraries: In which to look.
@@ -290,18 +291,20 @@ def candidates(
     moments = [Moments.of(library, seen) for library in libraries]
     allowed = [each.clear() for each in moments]
     waiting = [shortened(*of, terms.longest) for of in zip(libraries, moments, allowed, strict=True)]
-    found, known = list[tuple[Sum, bool]](), Independent(seen)
+    found, known, fruitful = list[tuple[Sum, bool]](), Independent(seen), set[int]()
     for _ in range(_TRIES):
         at = min(range(len(waiting)), key=lambda place: np.inf if (of := waiting[place]) is None else of.score)
         best = waiting[at]
         if best is None or len(found) == terms.most or (best.left > _HOPELESS and found):
             break
-        if known.is_new(best):
-            found.append((best, known.follows(best)))
+        follows = known.follows(best)
+        if known.is_new(best) and (at in fruitful or not follows):
+            found.append((best, follows))
             if not holds(best):
                 waiting[at] = None
                 continue
             known.add(best)
+            fruitful.add(at)
         term = best.library.terms[pivot(best, seen)]
         allowed[at] = [place for place in allowed[at] if libraries[at].terms[place] != term]
         waiting[at] = shortened(libraries[at], moments[at], allowed[at], terms.longest)

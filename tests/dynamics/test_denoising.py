@@ -38,6 +38,18 @@ def test_states_without_noise_stay_as_they_are():
     assert found.noise.max() < 1e-4
 
 
+def test_motion_that_is_fast_for_a_moment_is_no_noise():
+    """Every trajectory has a jolt of two or three states, and nothing else that is rough."""
+    seen, _ = waves(noise=0.0)
+    times = torch.arange(80, dtype=torch.float64)
+    jolts = torch.exp(-((times - torch.arange(12)[:, None] * 5 - 10) ** 2))
+    states = seen.states.clone()
+    states[..., 1] += 3 * jolts
+    found = denoised(Trajectories(states, seen.step))
+    assert found.noise.max() < 1e-3
+    assert_close(found.trajectories.states, states, rtol=0, atol=1e-3)
+
+
 def test_the_posterior_is_that_of_a_dense_solve():
     seen, _ = waves(count=2, times=30, uneven=True)
     found = denoised(seen, torch.tensor([0.1, 0.1], dtype=torch.float64))
