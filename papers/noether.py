@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from papers.rows import Figures, Options, Paper, TextTable, check_names, keeping, refuse_partial, whole_numbers
-from symbayes.dynamics.discover import discover
-from symbayes.dynamics.discovery import Discovery
+from symbayes.dynamics.discover import learn_energy
+from symbayes.dynamics.energy import EnergyDiscovery
 from symbayes.dynamics.observables import Quadratics, euclidean, unitary
 from symbayes.dynamics.phase import RungeKutta
 from symbayes.dynamics.search import Search
@@ -120,7 +120,7 @@ def learn(
     each_epoch: Callable[[Record], None] = lambda record: None,
     folder: Path | None = None,
     options: Options | None = None,
-) -> Discovery:
+) -> EnergyDiscovery:
     """Learn one model from the data of its setting; conserved quantities are checked on the test set.
 
     Args:
@@ -143,7 +143,7 @@ def learn(
     )
     symmetries: dict[str, str | Quadratics] = {PLAIN: "none", LEARNED: "quadratic", ORACLE: setting.oracle()}
     from_data = partial(
-        discover,
+        learn_energy,
         train,
         noise=NOISE,
         held_out=test_sets(row.system, setting.step)["test"],
@@ -189,7 +189,7 @@ def lasting(search: Search, row: Row, epochs: int | None) -> Search:
     return search if epochs is None else replace(search, updates=search.updates_in(epochs, pairs))
 
 
-def figures(row: Row, found: Discovery) -> Figures:
+def figures(row: Row, found: EnergyDiscovery) -> Figures:
     """What is kept of a run."""
     errors = {name: found.evaluate(data) for name, data in test_sets(row.system, found.held_out.step).items()}
     truth = found.compared()

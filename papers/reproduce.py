@@ -43,6 +43,7 @@ def reproduction(what: str) -> Callable[..., None]:
         sizes: Annotated[str | None, typer.Option(help="Numbers of training images, or of trajectories.")] = None,
         methods: Annotated[str | None, typer.Option(help="map and evidence, of the tables.")] = None,
         starts: Annotated[str | None, typer.Option(help="First extents, of filters.")] = None,
+        noises: Annotated[str | None, typer.Option(help="Of laws, as shares of the spread of each coordinate.")] = None,
         seeds: Annotated[str | None, typer.Option()] = None,
         epochs: Annotated[int | None, typer.Option(help="Passes over the data, if not as usual.", min=1)] = None,
         samples: Annotated[int | None, typer.Option(help="Transformations, if not as usual.", min=1)] = None,
@@ -73,7 +74,7 @@ def reproduction(what: str) -> Callable[..., None]:
             _show(paper, into, lambda: collect(what, out, into))
             return
         given = {"task": task, "rows": rows, "versions": versions, "sizes": sizes, "methods": methods, "starts": starts}
-        lists = _lists(what, paper, given | {"seeds": seeds})
+        lists = _lists(what, paper, given | {"noises": noises, "seeds": seeds})
         try:
             check_device(device)
             rows_of = paper.rows({name: [word.strip() for word in value.split(",")] for name, value in lists.items()})

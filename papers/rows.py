@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NotRequired, TypedDict
@@ -194,6 +195,24 @@ def whole_numbers(what: str, words: Sequence[str]) -> list[int]:
         if not word.strip().isdecimal():
             raise ValueError(f"{what} must be whole numbers, with commas between them; got {word!r}.")
     return [int(word) for word in words]
+
+
+def shares(what: str, words: Sequence[str]) -> list[float]:
+    """Numbers of a list that are zero or more.
+
+    Raises:
+        ValueError: Naming the first that is none.
+    """
+    found = []
+    for word in words:
+        try:
+            value = float(word)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < inf:
+            raise ValueError(f"{what} must be numbers of zero or more, with commas between them; got {word!r}.")
+        found.append(value)
+    return found
 
 
 def check_names(**asked: tuple[Sequence[str], Sequence[str]]) -> None:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from papers import lila, noether
+from papers import laws, lila, noether, verdicts
 from papers.data import load
 from papers.ella import table as ella_table
 from papers.filters.table import PAPER as FILTERS
@@ -15,7 +15,14 @@ from symbayes.data.folders import remove_folder
 from symbayes.data.storage import write_together
 from symbayes.data.task import Task
 
-PAPERS: dict[str, Paper] = {**ella_table.PAPERS, "invariance": lila.PAPER, "filters": FILTERS, "conserved": noether.PAPER}
+PAPERS: dict[str, Paper] = {
+    **ella_table.PAPERS,
+    "invariance": lila.PAPER,
+    "filters": FILTERS,
+    "conserved": noether.PAPER,
+    "laws": laws.PAPER,
+    "verdicts": verdicts.PAPER,
+}
 
 
 def perform(

@@ -41,7 +41,7 @@ from papers.tables import PAPERS
 from symbayes.data import files
 from symbayes.data.folders import SEAL, read_folder, seal, write_folder
 from symbayes.data.source import as_source
-from symbayes.dynamics.trajectories import load_trajectories
+from symbayes.dynamics.tables import load_trajectories
 from symbayes.posterior.posterior import load_posterior
 from symbayes.report.runs import make_page
 from symbayes.training.checkpoint import Checkpoint

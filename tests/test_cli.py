@@ -8,7 +8,7 @@ import symbayes as sb
 from symbayes.cli import demo, discover, fit
 from symbayes.cli.app import app
 from symbayes.cli.study import run_study
-from symbayes.dynamics import discovery
+from symbayes.dynamics import energy
 from tests.small import load_few
 
 
@@ -30,7 +30,7 @@ def test_fit_saves_a_result_whose_page_can_be_rebuilt(tmp_path):
 
 
 def test_a_discovery_is_saved_with_pages_that_can_be_rebuilt(tmp_path, monkeypatch):
-    monkeypatch.setattr(discovery, "_FARTHEST", 3)  # pictures of long motions take most of the time
+    monkeypatch.setattr(energy, "_FARTHEST", 3)  # pictures of long motions take most of the time
     out = tmp_path / "found"
     result = invoke("discover", "oscillator", "--out", str(out), "--updates", "2", "--width", "4", "--trajectories", "4")
     assert result.exit_code == 0, result.output

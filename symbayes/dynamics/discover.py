@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from math import inf
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ from torch import Tensor
 
 from symbayes.data.source import as_source
 from symbayes.data.storage import from_json, to_json
-from symbayes.dynamics.discovery import Discovery
+from symbayes.dynamics.denoising import denoised, unwrapped
+from symbayes.dynamics.discovery import Discovery, TermsDiscovery
+from symbayes.dynamics.energy import EnergyDiscovery
+from symbayes.dynamics.library import libraries
 from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.quantity import span_of
@@ -20,7 +24,10 @@ from symbayes.dynamics.search import Search
 from symbayes.dynamics.summary import DiscoveryRecord
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.systems import system as by_name
+from symbayes.dynamics.tables import load_trajectories
+from symbayes.dynamics.terms import Sum, Terms, candidates
 from symbayes.dynamics.trajectories import Scaling, Trajectories
+from symbayes.dynamics.verdict import Verdict, controlled, judge
 from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
 from symbayes.training.deterministic import deterministic_algorithms
@@ -30,6 +37,154 @@ from symbayes.training.trainer import Problem
 
 
 def discover(
+    trajectories: Trajectories | Tensor | np.ndarray | str | Path,
+    *,
+    step: float | None = None,
+    symmetry: str | Quadratics | None = None,
+    noise: float | None = None,
+    search: Search | Terms | None = None,
+    held_out: Trajectories | float | None = None,
+    system: System | str | None = None,
+    **energy: Any,
+) -> Discovery:
+    """Find what is conserved along trajectories, and how sure that is.
+
+    There are two ways, and one verdict. Sums of terms ("terms") are sought that are constant along trajectories and differ
+    between them, whatever moves these: in any coordinates, with friction or without, at uneven times. Or an energy is learned
+    ("quadratic", "neural" or "none"; `learn_energy`), from positions and momenta, with the symmetries that evidence finds in
+    it. Either way each quantity is judged on trajectories that nothing was learned from.
+
+    Args:
+        trajectories: Or an array [trajectories, times, coordinates], or a file of them.
+        step: The time between states, where they do not say it.
+        symmetry: How: "terms"; or observables to be learned with an energy, "quadratic", or "neural" for any form; "none", a
+            plain energy; or fixed `Quadratics`, known beforehand. None for what settings are of: "quadratic" with a `Search`,
+            and otherwise "terms".
+        noise: The standard deviation of what is observed, in all coordinates; learned for each coordinate when None.
+        search: Settings, `Search` of an energy or `Terms`.
+        held_out: On which quantities are judged: trajectories, or the share of the given ones to set apart. None for a half,
+            and with an energy for a fifth.
+        system: What made the trajectories, or its name, where that is known: a truth to compare with, and nothing else.
+        **energy: What else `learn_energy` takes.
+
+    Raises:
+        ValueError: If settings, data and what is held out do not fit together.
+    """
+    title = Path(trajectories).name if isinstance(trajectories, str | Path) else ""
+    known = (
+        load_trajectories(trajectories, step) if isinstance(trajectories, str | Path) else _as_trajectories(trajectories, step)
+    )
+    if symmetry is None:
+        symmetry = "quadratic" if isinstance(search, Search) else TERMS
+    if symmetry == TERMS:
+        if isinstance(search, Search):
+            raise ValueError("Sums of terms need settings Terms(...); got a Search, which is of an energy.")
+        _check_harmless(energy)
+        return find_terms(
+            known, noise=noise, terms=search, held_out=0.5 if held_out is None else held_out, system=system, name=title
+        )
+    if isinstance(search, Terms):
+        raise ValueError(f"An energy with symmetry={symmetry!r} needs settings Search(...); got Terms, of sums of terms.")
+    share = 0.2 if held_out is None else held_out
+    return learn_energy(known, symmetry=symmetry, noise=noise, search=search, held_out=share, system=system, **energy)
+
+
+#: Sums of terms, as a way to discover, and what it may be told that changes nothing there.
+TERMS = "terms"
+_HARMLESS = ("device", "seed", "progress", "each_epoch", "checkpoint", "checkpoint_every", "resume", "deterministic")
+
+
+def _check_harmless(energy: Mapping[str, Any]) -> None:
+    if strange := [name for name in energy if name not in _HARMLESS]:
+        raise ValueError(
+            f"{', '.join(strange)} {'is' if len(strange) == 1 else 'are'} of an energy, and sums of terms have none. Give "
+            'symmetry="quadratic" for one, or leave that out.'
+        )
+
+
+def find_terms(
+    known: Trajectories,
+    *,
+    noise: float | None = None,
+    terms: Terms | None = None,
+    held_out: Trajectories | float = 0.5,
+    system: System | str | None = None,
+    name: str = "",
+) -> TermsDiscovery:
+    """Find sums of terms that are conserved along trajectories, in a few seconds; arguments are those of `discover`.
+
+    Raises:
+        ValueError: If trajectories are too few, or settings, data and what is held out do not fit together.
+    """
+    started = perf_counter()
+    terms = terms if terms is not None else Terms()
+    _check_noise(noise)
+    given, wrapped = unwrapped(known)
+    if isinstance(held_out, Trajectories):
+        train, rest = given, unwrapped(held_out)[0]
+    else:
+        _check_many(len(given))
+        train, rest = given.split(float(held_out))
+    _check_names(train, rest)
+    for part in (train, rest):
+        _check_many(2 * len(part))
+    stds = None if noise is None else torch.full((train.states.shape[2],), noise, dtype=torch.float64)
+    seen, other = denoised(train, stds), denoised(rest, stds)
+    both = torch.cat([each.trajectories.states.flatten(0, 1) for each in (seen, other)])
+    sources = libraries(train.names, both, terms.libraries)
+    verdicts: list[Verdict] = []
+
+    def holds(found: Sum) -> bool:
+        verdicts.append(judge(found, other))
+        return verdicts[-1].holds
+
+    found = candidates(sources, seen, holds, terms)
+    judged = [(one, follows, verdict) for (one, follows), verdict in zip(found, controlled(verdicts), strict=True)]
+    truth = by_name(system) if isinstance(system, str) else system
+    names = tuple(library.name for library in sources)
+    seconds = perf_counter() - started
+    return TermsDiscovery(
+        learned_from=seen.trajectories,
+        held_out=other.trajectories,
+        found=tuple(judged),
+        noise=seen.noise,
+        judged_on=other,
+        libraries=names,
+        unwrapped=wrapped,
+        system=truth,
+        seconds=seconds,
+        known_noise=noise is not None,
+        name=name,
+    )
+
+
+#: Trajectories at least, of which half are held out.
+_FEWEST = 6
+
+
+def _check_many(count: int) -> None:
+    if count < _FEWEST:
+        raise ValueError(
+            f"There must be {_FEWEST} trajectories or more, half of them held out; got {count}. What is conserved differs "
+            "between trajectories and not along them, so a single one cannot tell; 16 or more can make sure."
+        )
+
+
+def _check_noise(noise: float | None) -> None:
+    if noise is not None and not 0 < noise < inf:
+        raise ValueError(
+            f"noise must be above 0 and finite, got {noise:g}. It is a standard deviation; leave it out, and it is learned."
+        )
+
+
+def _check_names(train: Trajectories, rest: Trajectories) -> None:
+    if rest.names != train.names:
+        raise ValueError(
+            f"Trajectories held out must have the coordinates {', '.join(train.names)}; got {', '.join(rest.names)}."
+        )
+
+
+def learn_energy(
     trajectories: Trajectories | Tensor | np.ndarray,
     *,
     step: float | None = None,
@@ -37,7 +192,7 @@ def discover(
     noise: float | None = None,
     search: Search | None = None,
     held_out: Trajectories | float = 0.2,
-    begin: Discovery | None = None,
+    begin: EnergyDiscovery | None = None,
     units: Scaling | None = None,
     system: System | str | None = None,
     device: str | torch.device = "cpu",
@@ -48,7 +203,7 @@ def discover(
     checkpoint_every: float = 60.0,
     resume: bool = False,
     deterministic: bool = False,
-) -> Discovery:
+) -> EnergyDiscovery:
     """Learn the Hamiltonian of a system, its conserved quantities and its symmetries, from trajectories alone.
 
     The energy is a network that is averaged over the flows of learned observables; how far, the evidence says. Where an
@@ -81,16 +236,15 @@ def discover(
         ValueError: If settings, data and what is held out do not fit together.
     """
     search = search if search is not None else Search()
-    if noise is not None and not 0 < noise < inf:
-        raise ValueError(
-            f"noise must be above 0 and finite, got {noise:g}. It is a standard deviation; leave it out, and it is learned."
-        )
+    _check_noise(noise)
     check_device(device)
     known = _as_trajectories(trajectories, step)
     train, rest = (known, held_out) if isinstance(held_out, Trajectories) else known.split(float(held_out))
-    if rest.names != train.names:
+    _check_names(train, rest)
+    if train.when is not None or rest.when is not None:
         raise ValueError(
-            f"Trajectories held out must have the coordinates {', '.join(train.names)}; got {', '.join(rest.names)}."
+            "Times must be even for an energy to be learned, which predicts one step; these are not. Resample the "
+            'trajectories, or look for sums of terms: symmetry="terms".'
         )
     if abs(rest.step - train.step) > 1e-6 * train.step:
         raise ValueError(
@@ -139,7 +293,7 @@ def discover(
         )
     followed = known if len(known) == 1 and not isinstance(held_out, Trajectories) else rest  # one that was cut in time
     seconds = result.history[-1].seconds
-    return Discovery(result, units, search, train, rest, truth, tuple(history.records), seconds, followed)
+    return EnergyDiscovery(result, units, search, train, rest, truth, tuple(history.records), seconds, followed)
 
 
 class _History:
@@ -155,7 +309,7 @@ class _History:
         self.records = from_json(state["records"], list[DiscoveryRecord], "history")
 
 
-def _begin_with(begin: Discovery, model: HamiltonianNetwork, units: Scaling) -> None:
+def _begin_with(begin: EnergyDiscovery, model: HamiltonianNetwork, units: Scaling) -> None:
     """Copy the energy of another network, which must be of the same form.
 
     Raises:

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from symbayes.dynamics.denoising import denoised
 from symbayes.dynamics.observables import (
     Observables,
     Quadratics,
@@ -21,6 +23,7 @@ from symbayes.dynamics.observables import (
 )
 from symbayes.dynamics.phase import Observable, States
 from symbayes.dynamics.trajectories import Scaling, Trajectories
+from symbayes.dynamics.verdict import ENOUGH, Verdict, controlled, judge
 
 
 @dataclass(frozen=True)
@@ -146,21 +149,27 @@ class Quantity:
         time: T, over which it was followed.
         reference: r, how much a quadratic of random coefficients varies in that time.
         drift: v / r: how much it varies itself, relative to that.
+        verdict: How sure it is that it is conserved, by a test; None where there is none.
+        follows: Whether it is a function of quantities before it.
     """
 
     formula: str
     terms: tuple[Term, ...]
-    strength: float
+    strength: float | None
     variation: float
     error: float | None
     observable: Observable
     time: float
     reference: float
     drift: float
+    verdict: Verdict | None = None
+    follows: bool = False
 
     @property
     def confirmed(self) -> bool:
         """Whether trajectories that were held out agree that it is conserved, over a time in which others would not be."""
+        if self.verdict is not None and not self.verdict.is_sure:
+            return False
         return not self.too_short and self.drift <= CONFIRMED
 
     @property
@@ -169,9 +178,12 @@ class Quantity:
         return self.reference <= TOO_SHORT
 
     def __str__(self) -> str:
+        if self.strength is None and self.verdict is not None:
+            return f"{self.formula}: {self.verdict}"
         error = "" if self.error is None else f" ± {float(f'{100 * self.error:.1g}'):g}"
         doubt = f": too short to tell (T = {self.time:.3g})" if self.too_short else ": not confirmed"
-        return f"{self.formula}, varies by {100 * self.variation:.2g}{error} %{'' if self.confirmed else doubt}"
+        sure = f", {self.verdict.sureness()} sure" if self.verdict is not None and self.confirmed else ""
+        return f"{self.formula}, varies by {100 * self.variation:.2g}{error} %{sure if self.confirmed else doubt}"
 
     def __call__(self, states: States) -> Float[Tensor, " n"]:
         """Its value at every state."""
@@ -241,6 +253,18 @@ def read_observables(
             drift = constancy(_along(observable, followed or held_out), size)[0] / max(reference, _LEAST)
             found.append(Quantity(name, (), strength, variation, error, observable, time, reference, drift))
     return found
+
+
+def judged(quantities: Sequence[Quantity], held_out: Trajectories) -> list[Quantity]:
+    """The same with verdicts, where trajectories that were held out are enough for any.
+
+    What is tested is that a quantity varies by an eighth of what others do at most.
+    """
+    if len(held_out) < ENOUGH or not quantities:
+        return list(quantities)
+    seen = denoised(held_out)
+    verdicts = controlled([judge(quantity, seen, inf) for quantity in quantities])
+    return [replace(quantity, verdict=verdict) for quantity, verdict in zip(quantities, verdicts, strict=True)]
 
 
 def _quadratic(row: Float[Tensor, " c"], states: States) -> Float[Tensor, " n"]:

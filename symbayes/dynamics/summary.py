@@ -11,7 +11,8 @@ from typing import Literal
 from symbayes.data.folders import read_folder
 from symbayes.data.storage import MOST_JSON, error_words, from_json, parse_json
 from symbayes.dynamics.quantity import Quantity, Term
-from symbayes.text import counted, number, significant
+from symbayes.dynamics.verdict import Verdict
+from symbayes.text import counted, listed, number, significant
 
 #: The file of a discovery in its folder.
 DISCOVERY = "discovery.json"
@@ -42,8 +43,8 @@ class ScalingSummary:
 class EnergySummary:
     """The model of the energy, and how it was trained."""
 
-    kind: Literal["quadratic", "neural", "fixed", "none"]
-    #: Observables to begin with.
+    kind: Literal["quadratic", "neural", "fixed", "none", "terms"]
+    #: Observables to begin with; of terms, sums that were judged.
     quantities: int
     width: int | None
     hidden: int | None
@@ -96,6 +97,8 @@ class QuantitySummary:
     rate_error: float | None
     bracket: float | None
     series: Grid
+    verdict: Verdict | None = None
+    follows: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,9 @@ class DiscoverySummary:
     errors: dict[str, dict[str, float | None]]
     #: Whether training was stopped before its end.
     is_partial: bool = False
+    #: In which terms were sought, and angles that were unwrapped before.
+    libraries: tuple[str, ...] = ()
+    unwrapped: tuple[str, ...] = ()
 
     @property
     def given(self) -> str:
@@ -186,12 +192,40 @@ def headline(title: str, quantities: Sequence[Quantity | QuantitySummary], on: s
     count, many = sum(one.confirmed for one in quantities), len(quantities)
     if not many:
         return f"No conserved quantity found in {title}"
+    if all(one.verdict is not None for one in quantities):
+        return _judged(title, quantities, on)
     if count:
         rest = f"; {number(many - count)} more {given} and not confirmed" if count < many else ""
         return f"{counted(count, 'conserved quantity', 'conserved quantities')} in {title}, {on}{rest}"
     if all(one.too_short for one in quantities):
         return f"Too short to tell what is conserved in {title}, {on}; {number(many)} {given}"
     return f"No conserved quantity in {title} is confirmed {on}; {number(many)} {given}"
+
+
+#: Formulas in a headline.
+_NAMED = 3
+
+
+def _judged(title: str, quantities: Sequence[Quantity | QuantitySummary], on: str) -> str:
+    """What is conserved, and how sure that is; or why nothing is said to be."""
+    sure = [one for one in quantities if one.confirmed]
+    rest = len(quantities) - len(sure)
+    if not sure:
+        return f"No conserved quantity found in {title}: {_best(quantities)}, {on}"
+    named = [f"{one.formula} ({one.verdict.sureness()} sure)" for one in sure[:_NAMED] if one.verdict is not None]
+    named += [f"{number(len(sure) - _NAMED)} more"] if len(sure) > _NAMED else []
+    others = f"; {number(rest)} more {'was' if rest == 1 else 'were'} tested and not confirmed" if rest else ""
+    return f"{counted(len(sure), 'conserved quantity', 'conserved quantities')} in {title}: {listed(named)}, {on}{others}"
+
+
+def _best(quantities: Sequence[Quantity | QuantitySummary]) -> str:
+    """How near what was tested is to being conserved, and why it is not said to be."""
+    tests = [one.verdict for one in quantities if one.verdict is not None]
+    best = min(tests, key=lambda test: (bool(test.reason), test.variation))
+    if best.reason:
+        return f"it cannot be told, since {best.reason}"
+    trend = " and has a trend" if best.has_trend else ""
+    return f"the most constant that was tested varies by {significant(100 * best.variation, 2)} % of its spread{trend}"
 
 
 def read_discovery(folder: Path) -> DiscoverySummary:

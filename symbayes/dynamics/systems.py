@@ -18,8 +18,11 @@ from symbayes.dynamics.phase import States
 Energy = Callable[[Float[Tensor, "n d"], Float[Tensor, "n d"]], Float[Tensor, " n"]]
 
 
-def coordinates(degrees: int) -> tuple[str, ...]:
-    """What coordinates are called where nobody says: q and p, or q1, q2, …, p1, p2, …."""
+def coordinates(size: int) -> tuple[str, ...]:
+    """What coordinates are called where nobody says: q and p, or q1, q2, …, p1, p2, …; of an odd number, x1, x2, …."""
+    if size % 2:
+        return tuple(f"x{k + 1}" for k in range(size))
+    degrees = size // 2
     numbers = [""] if degrees == 1 else [str(k + 1) for k in range(degrees)]
     return tuple(letter + number for letter in "qp" for number in numbers)
 
@@ -88,7 +91,7 @@ class System:
     def __post_init__(self) -> None:
         if self.degrees < 1:
             raise ValueError(f"degrees must be 1 or more, got {self.degrees}. It counts positions, without momenta.")
-        object.__setattr__(self, "names", self.names or coordinates(self.degrees))
+        object.__setattr__(self, "names", self.names or coordinates(2 * self.degrees))
         if len(set(self.names)) != 2 * self.degrees or len(self.names) != 2 * self.degrees:
             raise ValueError(
                 f"names must be {2 * self.degrees} different ones, of {self.degrees} positions and as many momenta; got "

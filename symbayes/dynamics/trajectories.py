@@ -1,55 +1,41 @@
-"""Trajectories: read from tables, or simulated from a known system; and the scaling in which they are of size one.
-
-Files are arrays (.npy) or tables (.csv, with a header). In both a state is a row of numbers: first all positions, then as many
-momenta in the same order.
-"""
+"""Trajectories, given or simulated from a known system, and the scaling in which they are of size one."""
 
 import builtins
-import csv
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from io import BytesIO, StringIO
-from math import inf, isfinite, prod
-from pathlib import Path
+from math import inf
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from symbayes.data.storage import write_whole
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.phase import States, velocity
 from symbayes.dynamics.systems import Start, System, coordinates
 from symbayes.dynamics.systems import system as _system
 from symbayes.errors import NotFiniteError
 
-#: How far times may be from even ones, and a step from that of a file, relative to the step.
-_UNEVEN = 1e-6
-#: Bytes in which the head of an array lies: numpy reads none that is longer.
-_HEAD = 2**14
-#: Columns of a table which are no coordinates.
-_WHICH, _WHEN = "trajectory", "time"
-
 
 @dataclass(frozen=True, eq=False)
 class Trajectories:
-    """States of several trajectories, all at the same even times.
+    """States of several trajectories, all of the same length.
 
     Args:
-        states: Positions first, then momenta.
-        step: The time between states.
-        names: Of the coordinates; none: q and p, or q1, q2, …, p1, p2, ….
+        states: Of any coordinates; for an energy to be learned, positions first, then momenta.
+        step: The time between states; of uneven times, the mean.
+        names: Of the coordinates; none: q and p, or q1, q2, …, p1, p2, …; of an odd number, x1, x2, ….
         targets: What was seen in place of each next state, where that is noisy; none: the next states themselves.
+        when: The time of every state, where times are uneven.
 
     Raises:
-        ValueError: If there is no pair of states, a state has no halves, a number is not finite, or parts do not fit together.
+        ValueError: If there is no pair of states, a number is not finite, times do not grow, or parts do not fit together.
     """
 
     states: Float[Tensor, "trajectories times m"]
     step: builtins.float
     names: tuple[str, ...] = ()
     targets: Float[Tensor, "trajectories times-1 m"] | None = None
+    when: Float[Tensor, "trajectories times"] | None = None
 
     def __post_init__(self) -> None:
         shape = tuple(self.states.shape)
@@ -57,8 +43,8 @@ class Trajectories:
             raise ValueError(f"states must be [trajectories, times, coordinates] of one trajectory or more, got {shape}.")
         if shape[1] < 2:
             raise ValueError(f"A trajectory must have 2 states or more, got {shape[1]}. What is learned is how states change.")
-        if shape[2] < 2 or shape[2] % 2:
-            raise ValueError(f"A state must be as many momenta as positions, an even count; got {shape[2]} coordinates.")
+        if shape[2] < 1:
+            raise ValueError("A state must have a coordinate or more; got none.")
         if not 0 < self.step < inf:
             raise ValueError(f"step must be above 0 and finite, got {self.step:g}. It is the time between states.")
         _check_numbers("states", self.states)
@@ -68,7 +54,12 @@ class Trajectories:
                 found = tuple(self.targets.shape)
                 raise ValueError(f"targets must be {wanted}, one for every state but the last of its trajectory; got {found}.")
             _check_numbers("targets", self.targets)
-        object.__setattr__(self, "names", self.names or coordinates(self.degrees))
+        if self.when is not None:
+            if tuple(self.when.shape) != shape[:2]:
+                raise ValueError(f"when must be {shape[:2]}, a time for every state; got {tuple(self.when.shape)}.")
+            if not self.when.isfinite().all() or not (self.when.diff(dim=1) > 0).all():
+                raise ValueError("when must be finite, and grow from state to state of a trajectory. Sort the states by time.")
+        object.__setattr__(self, "names", self.names or coordinates(shape[2]))
         if len(self.names) != shape[2] or len(set(self.names)) != shape[2]:
             raise ValueError(f"names must be {shape[2]} different ones, as there are coordinates; got {', '.join(self.names)}.")
 
@@ -77,8 +68,24 @@ class Trajectories:
 
     @property
     def degrees(self) -> int:
-        """Of freedom: how many positions there are."""
+        """Of freedom: how many positions there are.
+
+        Raises:
+            ValueError: If there are not as many momenta.
+        """
+        if self.states.shape[2] % 2:
+            raise ValueError(
+                f"A state must be as many momenta as positions, an even count; got {self.states.shape[2]} coordinates: "
+                f"{', '.join(self.names)}. An energy needs both; sums of terms are sought among any coordinates."
+            )
         return self.states.shape[2] // 2
+
+    @property
+    def times(self) -> Float[Tensor, "trajectories times"]:
+        """Of every state, in double precision."""
+        if self.when is not None:
+            return self.when.double()
+        return (self.step * torch.arange(self.states.shape[1], dtype=torch.float64)).expand(self.states.shape[:2])
 
     @property
     def duration(self) -> builtins.float:
@@ -114,68 +121,13 @@ class Trajectories:
 
     def _part(self, which: slice = slice(None), times: slice = slice(None)) -> "Trajectories":
         states = self.states[which, times]
-        if self.targets is None:
-            return replace(self, states=states)
-        return replace(self, states=states, targets=self.targets[which, times][:, : states.shape[1] - 1])
+        when = None if self.when is None else self.when[which, times]
+        targets = None if self.targets is None else self.targets[which, times][:, : states.shape[1] - 1]
+        return replace(self, states=states, targets=targets, when=when)
 
     def float(self) -> "Trajectories":
         """In single precision."""
         return replace(self, states=self.states.float(), targets=None if self.targets is None else self.targets.float())
-
-
-def load_trajectories(path: str | Path, step: float | None = None) -> Trajectories:
-    """Trajectories from a file.
-
-    An array (.npy) is [trajectories, times, coordinates], or [times, coordinates] of a single one. A table (.csv) has a row for
-    every state, in the order of time, below a header of names. Of its columns "trajectory" says which a row belongs to (without
-    it there is one), "time" when it was, and all others are coordinates.
-
-    Args:
-        path: Of a file .npy or .csv.
-        step: The time between states; a table that has a column "time" needs none.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is of another kind, broken, ragged, or not evenly spaced in time; the message says where.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} must be a file of trajectories; there is none.")
-    if path.suffix.lower() not in (".npy", ".csv"):
-        raise ValueError(f"{path} must be an array (.npy) or a table (.csv) of trajectories.")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path} must hold trajectories; it is empty.")
-    states, names, found = _from_array(path) if path.suffix.lower() == ".npy" else _from_table(path)
-    if step is None and found is None and states.shape[1] > 1:
-        raise ValueError(
-            f"{path} does not say how much time is between its states: give step=..., or a table with a column time."
-        )
-    if step is not None and found is not None and abs(step - found) > _UNEVEN * found:
-        raise ValueError(f"step must be that of the column time in {path}, {found:g}, or left out; got {step:g}.")
-    try:
-        return Trajectories(torch.from_numpy(states), float(step or found or 0.0), names)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def save_csv(trajectories: Trajectories, path: str | Path) -> None:
-    """A table that `load_trajectories` reads: columns "trajectory", "time" and the coordinates, to the last digit.
-
-    Raises:
-        ValueError: If there are targets beside the states, for which the table has no place, or names would not be read again.
-    """
-    if trajectories.targets is not None:
-        raise ValueError(
-            "Only states can be saved as a table, and these trajectories have targets of their own. Leave those out: "
-            "dataclasses.replace(trajectories, targets=None)."
-        )
-    header = _header(Path(path), 1, [_WHICH, _WHEN, *trajectories.names])
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    for which, states in enumerate(trajectories.states.tolist()):
-        writer.writerows([which, k * trajectories.step, *state] for k, state in enumerate(states))
-    write_whole(Path(path), text.getvalue())
 
 
 def _check_numbers(name: str, tensor: Tensor) -> None:
@@ -184,123 +136,6 @@ def _check_numbers(name: str, tensor: Tensor) -> None:
     if not tensor.isfinite().all():
         place = (~tensor.isfinite()).nonzero()[0].tolist()
         raise ValueError(f"{name} must be finite; the number at {place} (trajectory, time, coordinate) is not.")
-
-
-def _from_array(path: Path) -> tuple[np.ndarray, tuple[str, ...], None]:
-    must = f"{path} must be a whole array of numbers in the format of numpy.save, without Python objects"
-    try:
-        with path.open("rb") as file:
-            head = BytesIO(file.read(_HEAD))
-            version = np.lib.format.read_magic(head)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(head)
-    except Exception as error:  # it evaluates the head as Python, and lets through whatever that raises
-        raise ValueError(f"{must}; its head cannot be read ({error}).") from error
-    if dtype.kind not in "fiu" or len(shape) not in (2, 3) or min(shape) < 0:
-        raise ValueError(
-            f"{path} must hold real numbers [trajectories, times, coordinates] or [times, coordinates], got {dtype} of "
-            f"shape {shape}."
-        )
-    size, there = prod(shape) * dtype.itemsize, path.stat().st_size - head.tell()
-    if size > there:  # before anything is allocated
-        raise ValueError(f"{must}; it should have {size} bytes behind its head, got {there}.")
-    with path.open("rb") as file, np.errstate(all="ignore"):  # what is not finite is refused
-        found = np.lib.format.read_array(file, allow_pickle=False)
-        precision = np.float32 if dtype.kind == "f" and dtype.itemsize == 4 else np.float64
-        return (found if found.ndim == 3 else found[None]).astype(precision), (), None
-
-
-def _from_table(path: Path) -> tuple[np.ndarray, tuple[str, ...], float | None]:
-    """States, names, and the step where the table says it."""
-    rows = _rows(path)
-    header = _header(path, *next(rows, (1, [])))
-    columns = [name for name in header if name != _WHICH]
-    states: dict[str, list[list[float]]] = {}
-    lines: dict[str, list[int]] = {}
-    for line, row in rows:
-        if len(row) != len(header):
-            raise ValueError(f"{path}, line {line} must have {len(header)} entries, as the header has; got {len(row)}.")
-        cells = dict(zip(header, row, strict=True))
-        which = cells.pop(_WHICH, "").strip()
-        states.setdefault(which, []).append([_finite(cells[name], f"{path}, line {line}", name) for name in columns])
-        lines.setdefault(which, []).append(line)
-    if not states:
-        raise ValueError(f"{path} must have a row for every state below its header; it has none.")
-    first = next(iter(states))
-    for which, of in states.items():
-        if len(of) != len(states[first]):
-            raise ValueError(
-                f"{path}: all trajectories must have equally many rows; {first!r} has {len(states[first])}, {which!r} has "
-                f"{len(of)}. Cut them to the shortest."
-            )
-    table = np.array(list(states.values()))
-    if _WHEN not in columns:
-        return table, tuple(columns), None
-    when = columns.index(_WHEN)
-    step = _spacing(path, table[..., when], np.array(list(lines.values())))
-    return np.delete(table, when, -1), tuple(name for name in columns if name != _WHEN), step
-
-
-def _header(path: Path, line: int, row: list[str]) -> list[str]:
-    header = [name.strip() for name in row]
-    if not all(header) or len(set(header)) < len(header) or any(_number(name) is not None for name in header):
-        raise ValueError(f"{path}, line {line} must be a header of different names, got {', '.join(header)}.")
-    names = [name for name in header if name not in (_WHICH, _WHEN)]
-    if not names or len(names) % 2:
-        raise ValueError(
-            f"{path}, line {line} must name as many momenta as positions, separated by commas; got {len(names)} coordinates: "
-            f"{', '.join(names) or 'none'}."
-        )
-    return header
-
-
-def _finite(cell: str, place: str, name: str) -> float:
-    number = _number(cell)
-    if number is None or not isfinite(number):
-        raise ValueError(f"{place} must have a finite number for {name}, got {cell!r}.")
-    return number
-
-
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows of a table that are not blank, with their lines."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, strict=True)
-        try:
-            for row in reader:
-                if len(row) > 1 or any(cell.strip() for cell in row):
-                    yield reader.line_num, row
-        except csv.Error as error:
-            raise ValueError(f"{path}, line {reader.line_num} must be text separated by commas: {error}.") from error
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} must be text in UTF-8: {error}.") from error
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-@np.errstate(over="ignore")
-def _spacing(path: Path, times: np.ndarray, lines: np.ndarray) -> float | None:
-    """The step of times [trajectories, times] that stand in these lines; none where there is one time only."""
-    between = np.diff(times, axis=1)
-    if not between.size:
-        return None
-    usual = float(np.median(between))
-    if not 0 < usual < inf:
-        raise ValueError(
-            f"{path}: time must grow from row to row of a trajectory; it usually changes by {usual:g}. Sort the rows."
-        )
-    wrong = np.argwhere(np.abs(between - usual) > _UNEVEN * usual)
-    if len(wrong):
-        which, k = wrong[0]
-        raise ValueError(
-            f"{path}, line {lines[which, k + 1]}: times must be even; this row is {between[which, k]:g} after the one before, "
-            f"where {usual:g} is usual. Resample the trajectory, or leave out the column time and give step=...."
-        )
-    return float((times[0, -1] - times[0, 0]) / (times.shape[1] - 1))
 
 
 #: Of the error of a step of the solver in every trajectory, relative and absolute.

@@ -2,17 +2,26 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import floor, isfinite, log10
+from math import isfinite, log10
 from typing import Any
 
 from plotly.graph_objects import Bar, Figure, Heatmap, Scatter
 from plotly.subplots import make_subplots
 
 from symbayes.dynamics.quantity import Term
-from symbayes.dynamics.summary import DiscoveryRecord, DiscoverySummary, EnergySummary, Portrait, QuantitySummary
-from symbayes.report.page import FigureTable, TableCell, TableRow, embed, render
+from symbayes.dynamics.summary import DiscoveryRecord, DiscoverySummary, Portrait, QuantitySummary
+from symbayes.report.page import FigureTable, embed, render
 from symbayes.report.plots import RUN_COLOURS, Number, label, log_axis, style
-from symbayes.text import counted, number, significant
+from symbayes.report.quantities import (
+    confirmed_count,
+    discovery_table,
+    formula_words,
+    known_words,
+    measured,
+    percent,
+    truth_words,
+)
+from symbayes.text import counted, listed, number, significant
 
 Numbers = Sequence[Number]
 
@@ -224,9 +233,6 @@ def _short(name: str) -> str:
     return name if len(name) <= 8 else f"{name[:7]}…"
 
 
-_UNKNOWN = "–"
-#: Percent below which nothing is told apart.
-_LEAST = 0.001
 #: What the model was given to find, by kind.
 _KINDS = {
     "quadratic": "{quantities} quadratic quantities along whose flows it is averaged",
@@ -243,43 +249,6 @@ _SETS = {
 }
 
 
-def discovery_table(found: DiscoverySummary) -> FigureTable:
-    """A row for each quantity: its strength, how far it varies on held-out trajectories, its drift, and its bracket."""
-    quantities = found.quantities
-    columns = {
-        "strength": [_known(one.strength) for one in quantities],
-        "variation, held out": [percent(one.variation, one.error) for one in quantities],
-        "drift": [percent(one.drift) for one in quantities],
-        "bracket, true energy": [_known(one.bracket, 2) for one in quantities],
-    }
-    shown = {name: cells for name, cells in columns.items() if any(cell != _UNKNOWN for cell in cells)}
-    rows = [
-        TableRow(_formula(one), tuple(TableCell(cells[at]) for cells in shown.values())) for at, one in enumerate(quantities)
-    ]
-    error = ", ± a standard error" if any(one.error is not None for one in quantities) else ""
-    legend = (
-        f"Variation: how far a quantity moves along a trajectory, relative to the size of its terms{error}, on "
-        f"{counted(found.held_out, 'trajectory', 'trajectories')} that nothing was learned from."
-    )
-    if "drift" in shown:
-        legend += (
-            f" Drift: how far it moves {found.followed_words()}, relative to what a quadratic of random coefficients does in "
-            "the same degrees of freedom; up to 12.5 % it is confirmed, unless the time is too short for that one to move."
-        )
-    if "strength" in shown:
-        legend = f"Strength: the singular value of its direction among all that were learned. {legend}"
-    if "bracket, true energy" in shown:
-        legend += (
-            " Bracket: how fast the true motion changes it, relative to its slope and the speed; zero where it is conserved."
-        )
-    return FigureTable(
-        tuple(shown),
-        tuple(rows),
-        legend=legend if quantities else "",
-        note=". ".join([found.headline(), *filter(None, [_truth(found)])]) + ".",
-    )
-
-
 def discovery_page(found: DiscoverySummary, compared: FigureTable | None = None) -> str:
     """A page that opens offline.
 
@@ -290,7 +259,7 @@ def discovery_page(found: DiscoverySummary, compared: FigureTable | None = None)
     quantities, strengths = found.quantities, found.singular_values
     parallelness = found.truth.parallelness if found.truth is not None else None
     threshold, count = found.threshold or 0.0, found.count or 0
-    series = [(f"{at}: {_formula(one)}", level_lines(found.times, one.series)) for at, one in enumerate(quantities, 1)]
+    series = [(f"{at}: {formula_words(one)}", level_lines(found.times, one.series)) for at, one in enumerate(quantities, 1)]
     return render(
         "discovery.html",
         found=found,
@@ -298,8 +267,8 @@ def discovery_page(found: DiscoverySummary, compared: FigureTable | None = None)
         noise=_noise(found.noise),
         headline=found.headline(),
         verdict=_verdict(found),
-        truth=_truth(found),
-        model=_model(found.model),
+        truth=truth_words(found),
+        model=_model(found),
         table=discovery_table(found),
         quantities=[_row(one) for one in quantities],
         rates=any(one.rate is not None for one in quantities),
@@ -319,53 +288,14 @@ def _noise(values: Sequence[Number] | None) -> str:
     return ", ".join(dict.fromkeys(significant(value) for value in values or ()))
 
 
-def _confirmed(found: DiscoverySummary) -> int:
-    """How many quantities held-out trajectories agree on."""
-    return sum(one.confirmed for one in found.quantities)
-
-
-def _formula(quantity: QuantitySummary) -> str:
-    doubt = "too short to tell" if quantity.too_short else "not confirmed"
-    return quantity.formula if quantity.confirmed else f"{quantity.formula} ({doubt})"
-
-
 def _verdict(found: DiscoverySummary) -> str:
     """Of the rows of the table, in a sentence or two."""
-    count, many, on = _confirmed(found), len(found.quantities), found.followed_words()
+    count, many, on = confirmed_count(found), len(found.quantities), found.followed_words()
     words = f"Each row is a quantity that was {found.given}. "
-    if count == many:
+    if count == many > 0:
         return f"{words}{'It is' if many == 1 else 'All are'} confirmed {on}."
     which = "None is" if not count else f"{number(count)} of {number(many)} {'is' if count == 1 else 'are'}"
     return f"{words}{which} confirmed {on}{'; the others are marked' if count else ''}."
-
-
-def _truth(found: DiscoverySummary) -> str:
-    """What is known to be there, beside what was confirmed; empty where nothing is known."""
-    if found.truth is None:
-        return ""
-    count, known = _confirmed(found), found.truth.count
-    other = "" if count == known else ", another number than was confirmed"
-    return f"{counted(known, 'conserved quadratic')} {'is' if known == 1 else 'are'} known to be there{other}"
-
-
-def measured(value: Number | None, error: Number | None = None) -> str:
-    """A number with its standard error, to the first digit of that: "1.0003 ± 0.0004"."""
-    if value is None or not isfinite(value):
-        return _UNKNOWN
-    if not error or not isfinite(error):
-        return significant(value)
-    digits = max(0, -floor(log10(error)))
-    return f"{number(value, digits)} ± {number(error, digits)}" if digits < 7 else significant(value)
-
-
-def percent(value: Number | None, error: Number | None = None) -> str:
-    """A share with its standard error: "0.4 % ± 0.1"."""
-    if value is None or not isfinite(value):
-        return _UNKNOWN
-    if 100 * (value + (error or 0)) < _LEAST:
-        return f"< {_LEAST} %"
-    amount, sign, spread = measured(100 * value, None if error is None else 100 * error).partition(" ± ")
-    return f"{amount} %{sign}{spread}"
 
 
 @dataclass(frozen=True)
@@ -401,7 +331,12 @@ class _Model:
     ways: str
 
 
-def _model(model: EnergySummary) -> _Model:
+def _model(found: DiscoverySummary) -> _Model:
+    model = found.model
+    if model.kind == "terms":
+        kinds = listed(found.libraries) if found.libraries else "no"
+        judged = f"{counted(model.quantities, 'sum')} judged; {number(model.seconds, 1)} s"
+        return _Model(f"sums of terms from the libraries {kinds}", judged)
     energy = "an energy"
     if model.width and model.hidden:
         energy += f" as a network with {counted(model.hidden, 'hidden layer')} of {counted(model.width, 'unit')}"
@@ -462,7 +397,10 @@ def _evidence(found: DiscoverySummary) -> list[tuple[str, str, str]]:
 
 def _errors(errors: Mapping[str, Mapping[str, float | None]]) -> list[tuple[str, str, str]]:
     """A row for each set of data: by both predictors."""
-    return [(_SETS.get(name, name), _known(by.get("sampled"), 2), _known(by.get("plug-in"), 2)) for name, by in errors.items()]
+    return [
+        (_SETS.get(name, name), known_words(by.get("sampled"), 2), known_words(by.get("plug-in"), 2))
+        for name, by in errors.items()
+    ]
 
 
 def _generators(found: DiscoverySummary) -> list[tuple[str, Figure | None]]:
@@ -483,7 +421,3 @@ def _panels(name: str, figures: Sequence[tuple[str, Figure | None]]) -> list[tup
         for index, (caption, figure) in enumerate(figures)
         if figure is not None
     ]
-
-
-def _known(value: Number | None, digits: int = 3) -> str:
-    return _UNKNOWN if value is None or not isfinite(value) else significant(value, digits)

@@ -176,9 +176,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         super().__init__(objective, problem, schedule, optimiser)
         self.objective, self.rule, self.final_rule = objective, objective.rule, objective.final_rule
         if (optimiser.running or optimiser.eigenbasis) and not isinstance(objective.rule, Kfac):
-            raise ValueError(
-                f"Running factors and eigenbases are by Kfac; got {objective.rule}. Use Optimiser(running=0, eigenbasis=0)."
-            )
+            raise ValueError(f"Eigenbases and running factors are by Kfac; got {objective.rule}. Use {PLAIN}.")
         if optimiser.running and (learned := hyperparameters(problem.model)):
             raise ValueError(
                 "Running factors are for models without hyperparameters of their own, whose gradient goes through all the "

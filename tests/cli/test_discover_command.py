@@ -6,8 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from symbayes.cli.app import app
-from symbayes.dynamics import discovery
-from symbayes.dynamics.trajectories import save_csv, simulate
+from symbayes.dynamics import energy
+from symbayes.dynamics.tables import save_csv
+from symbayes.dynamics.trajectories import simulate
 
 
 def invoke(*words):
@@ -15,7 +16,7 @@ def invoke(*words):
 
 
 def test_discoveries_from_a_system_and_from_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(discovery, "_FARTHEST", 3)  # pictures of long motions take most of the time
+    monkeypatch.setattr(energy, "_FARTHEST", 3)  # pictures of long motions take most of the time
     short = ("--updates", "3", "--width", "5", "--quantities", "2")
     result = invoke("discover", "oscillator", "--trajectories", "5", "--steps", "3", *short, "--out", str(tmp_path / "a"))
     assert result.exit_code == 0, result.output
@@ -32,9 +33,31 @@ def test_discoveries_from_a_system_and_from_files(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
 
 
+def test_sums_of_terms_are_found_without_an_energy(tmp_path):
+    """In a table whose coordinates are interleaved, and beside which there are other columns."""
+    made = simulate("kepler", trajectories=24, steps=40)
+    rows = ["run;t [s];x [m];px;y [m];py;who"]
+    for k, states in enumerate(made.states.tolist()):
+        rows += [f"{k};{0.2 * n};{x};{px};{y};{py};me" for n, (x, y, px, py) in enumerate(states)]
+    (tmp_path / "seen.csv").write_text("\n".join(rows))
+    result = invoke("discover", str(tmp_path / "seen.csv"), "--columns", "x,y,px,py", "--out", str(tmp_path / "a"))
+    assert result.exit_code == 0, result.output
+    assert "conserved quantities in seen.csv: x py − y px (99" in " ".join(result.output.split())
+    found = json.loads((tmp_path / "a" / "discovery.json").read_text())
+    assert found["model"]["kind"] == "terms"
+    assert (tmp_path / "a" / "report.html").exists()
+    assert not (tmp_path / "a" / "run").exists()
+    words = ("discover", "pendulum", "--trajectories", "24", "--noise", "0.01", "--out", str(tmp_path / "b"))
+    result = invoke(*words)
+    assert result.exit_code == 0, result.output
+    assert "1 conserved quantity in pendulum: p² − " in " ".join(result.output.split())
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("oscillator", "--symmetry", "terms", "--width", "3"), "--width must be left out with --symmetry terms"),
+        (("oscillator", "--columns", "q,p"), "--columns must be left out for a system"),
         (("nowhere.csv",), "nowhere.csv"),
         (("brick",), "brick"),
         (("oscillator", "--symmetry", "cubic"), "symmetry must be 'quadratic'"),

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.data.storage import from_json, to_json
-from symbayes.dynamics import Search, System, Trajectories, discovery, simulate, system
+from symbayes.dynamics import Search, System, Trajectories, energy, simulate, system
 from symbayes.dynamics.observables import unitary
 from symbayes.dynamics.summary import DiscoverySummary, read_discovery
 from symbayes.dynamics.trajectories import Scaling
@@ -39,7 +39,7 @@ def oscillator():
 @pytest.fixture
 def brief(monkeypatch):
     """Short motions in what is shown, which take most of the time."""
-    monkeypatch.setattr(discovery, "_FARTHEST", 5)
+    monkeypatch.setattr(energy, "_FARTHEST", 5)
 
 
 def test_one_quantity_of_two_is_left_and_it_is_the_energy(oscillator):
@@ -252,8 +252,8 @@ def test_every_epoch_is_told():
 
 
 def test_pictures_of_long_trajectories_end_within_reason(monkeypatch):
-    assert discovery._FARTHEST == 200
-    monkeypatch.setattr(discovery, "_FARTHEST", 5)
+    assert energy._FARTHEST == 200
+    monkeypatch.setattr(energy, "_FARTHEST", 5)
     made = simulate("oscillator", trajectories=2, steps=8)
     found = sb.discover(made, search=replace(QUICK, updates=2), held_out=0.5, progress=False)
     (only,) = found.summary().portraits

@@ -11,7 +11,8 @@ import torch
 from torch.testing import assert_close
 
 from symbayes.data import storage as whole
-from symbayes.dynamics.trajectories import Trajectories, load_trajectories, save_csv, simulate
+from symbayes.dynamics.tables import load_trajectories, save_csv
+from symbayes.dynamics.trajectories import Trajectories, simulate
 from tests.damage import damaged
 
 
@@ -89,8 +90,9 @@ def test_splits_that_leave_a_part_empty_are_refused():
         (counted()[0], {}, r"must be \[trajectories, times, coordinates\] of one trajectory or more, got \(4, 2\)"),
         (counted()[:0], {}, r"one trajectory or more, got \(0, 4, 2\)"),
         (counted()[:, :1], {}, "must have 2 states or more, got 1"),
-        (counted(m=3), {}, "even count; got 3 coordinates"),
-        (counted(m=2)[..., :0], {}, "even count; got 0 coordinates"),
+        (counted(m=2)[..., :0], {}, "must have a coordinate or more; got none"),
+        (counted(), {"when": counted()[..., 0][:2]}, r"when must be \(3, 4\), a time for every state; got \(2, 4\)"),
+        (counted(), {"when": -counted()[..., 0]}, "when must be finite, and grow from state to state"),
         (counted().long(), {}, r"states must be floating-point numbers, got torch.int64. Convert them: states.double\(\)"),
         (counted().log(), {}, r"states must be finite; the number at \[0, 0, 0\]"),
         (counted(), {"step": 0.0}, "step must be above 0 and finite, got 0"),
@@ -150,13 +152,14 @@ def test_trajectories_of_a_table_may_be_in_turns_and_columns_in_any_order(tmp_pa
     ("text", "message"),
     [
         ("", "motion.csv must hold trajectories; it is empty"),
-        ("\n\n", "line 1 must name as many momenta as positions.*got 0 coordinates: none"),
+        ("\n\n", "line 1 must name coordinates, separated by commas"),
         ("q,p\n", "must have a row for every state below its header; it has none"),
         ("1,2\n3,4\n", "line 1 must be a header of different names, got 1, 2"),
         ("q,q\n3,4\n", "line 1 must be a header of different names, got q, q"),
         ("q,\n3,4\n", "line 1 must be a header of different names, got q, "),
-        ("time,q\n0,1\n1,2\n", "line 1 must name as many momenta as positions.*got 1 coordinates: q"),
-        ("q;p\n1;2\n", "separated by commas; got 1 coordinates: q;p"),
+        ("time,run\n0,1\n1,2\n", "line 1 must name coordinates, separated by commas; got time, run"),
+        ("q [m],q (cm)\n1,2\n", r"header of different names, got q \[m\], q \(cm\)"),
+        ("q|p\n1|2\n", "line 2 must have a finite number for q|p"),
         ("q,p\n1,2\n3\n", "line 3 must have 2 entries, as the header has; got 1"),
         ("q,p\n1,2\n\n3,4,5\n", "line 4 must have 2 entries, as the header has; got 3"),
         ("q,p\n1,2\n3,four\n", "line 3 must have a finite number for p, got 'four'"),
@@ -168,11 +171,10 @@ def test_trajectories_of_a_table_may_be_in_turns_and_columns_in_any_order(tmp_pa
         ("q,p\n1,2\n,\n3,4\n", "line 3 must have a finite number for q, got ''"),
         ("trajectory,q,p\na,1,2\na,1,2\nb,1,2\n", "equally many rows; 'a' has 2, 'b' has 1. Cut them"),
         (
-            "time,q,p\n0,1,2\n1,1,2\n2,1,2\n3.1,1,2\n",
-            "line 5: times must be even; this row is 1.1 after the one before, where 1 is",
+            "time,q,p\n0,1,2\n1,1,2\n1,1,2\n4,1,2\n",
+            "line 4: time must grow from row to row of a trajectory; this row is 0 after",
         ),
-        ("time,q,p\n0,1,2\n1,1,2\n3,1,2\n4,1,2\n", "line 4: times must be even; this row is 2 after"),
-        ("time,q,p\n3,1,2\n2,1,2\n1,1,2\n", "time must grow from row to row of a trajectory; it usually changes by -1"),
+        ("time,q,p\n3,1,2\n2,1,2\n1,1,2\n", "line 3: time must grow from row to row of a trajectory; this row is -1 after"),
         ('q,p\n1,2\n"3"4,5\n', "line 3 must be text separated by commas"),
     ],
 )
@@ -181,6 +183,43 @@ def test_broken_tables_are_refused_with_the_line(text, message, tmp_path):
     with pytest.raises(ValueError, match=message) as refused:
         load_trajectories(path, step=0.1)
     assert str(path) in str(refused.value)
+
+
+def test_a_table_as_users_have_them(tmp_path):
+    """Units in the header, text and numbers beside the coordinates, these interleaved, times uneven, semicolons."""
+    path = written(
+        tmp_path,
+        "Run no.;t [s];note;x [m];px / kg m/s;y (m);py;temp [°C]\n"
+        "a;0;ok;1;2;3;4;20\na;0.5;;5;6;7;8;20\na;2;late;9;10;11;12;21\n"
+        "b;1;;1;2;3;4;20\nb;1.5;;5;6;7;8;20\nb;3;;9;10;11;12;21\n",
+    )
+    found = load_trajectories(path, columns=("x", "y", "px", "py"), trajectory="Run no.")
+    assert found.names == ("x", "y", "px", "py")
+    assert found.states[0].tolist() == [[1, 3, 2, 4], [5, 7, 6, 8], [9, 11, 10, 12]]
+    assert found.times.tolist() == [[0, 0.5, 2], [1, 1.5, 3]]
+    assert found.step == 1
+    _, test = found.split(0.5)
+    assert test.times.tolist() == [[1, 1.5, 3]]
+    save_csv(found, tmp_path / "again.csv")
+    assert load_trajectories(tmp_path / "again.csv").times.tolist() == found.times.tolist()
+    with pytest.raises(ValueError, match=r"must have a column z; its columns are Run no\., t \[s\]"):
+        load_trajectories(path, columns=("x", "z"))
+    with pytest.raises(ValueError, match=r"line 2 must have a finite number for note, got 'ok'\. Name the coordinates"):
+        load_trajectories(path, trajectory="Run no.")
+    with pytest.raises(ValueError, match="each once"):
+        load_trajectories(path, columns=("x", "x [m]"), trajectory="Run no.")
+
+
+def test_an_array_has_no_columns(tmp_path):
+    np.save(tmp_path / "motion.npy", np.zeros((2, 3, 3)))
+    assert load_trajectories(tmp_path / "motion.npy", step=1.0).names == ("x1", "x2", "x3")
+    with pytest.raises(ValueError, match="is an array, which has no names"):
+        load_trajectories(tmp_path / "motion.npy", step=1.0, columns=("x",))
+
+
+def test_only_pairs_of_positions_and_momenta_have_degrees_of_freedom():
+    with pytest.raises(ValueError, match="even count; got 3 coordinates: x1, x2, x3"):
+        _ = Trajectories(counted(m=3), 0.1).degrees
 
 
 def test_a_table_that_is_no_text_is_refused(tmp_path):
@@ -222,8 +261,7 @@ def test_arrays_are_read_in_their_precision(precision, tmp_path):
         (np.zeros(4), r"must hold real numbers .* got float64 of shape \(4,\)"),
         (np.zeros((2, 2), dtype=complex), "must hold real numbers .* got complex128"),
         (np.array([[1, "a"]], dtype=object), "must hold real numbers .* got object"),
-        (np.zeros((2, 3, 3)), r"motion.npy: A state must be .* got 3 coordinates"),
-        (np.zeros((2, 0)), r"motion.npy: A state must be .* got 0 coordinates"),
+        (np.zeros((2, 0)), r"motion.npy: A state must have a coordinate or more"),
         (np.full((2, 2), nan), "motion.npy: states must be finite"),
     ],
 )

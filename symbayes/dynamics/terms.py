@@ -1,0 +1,311 @@
+"""Sums of terms that are constant along trajectories and differ between them.
+
+Of f = Σ c_i φ_i let W be the variance along trajectories, N what noise adds to it, and V the variance over all states. A
+conserved quantity has W = N, however motion came about. All three are quadratic in c, so the c of smallest (W − N) / V is an
+eigenvector. It has all terms of the library; those that matter least are left out one by one, and of all sums on the way the
+evidence chooses.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from symbayes.dynamics.denoising import Denoised
+from symbayes.dynamics.library import Library
+from symbayes.dynamics.phase import States
+
+Matrix = Float64[np.ndarray, "p p"]
+Numbers = Float64[np.ndarray, " p"]
+
+#: What of the noise is not subtracted: that of a quantity cannot be known better than this.
+_UNSURE = 0.2
+#: Added to (W − N) / V: below it all are equally constant.
+_LEAST = 1e-9
+#: Of the variance of a sum: where more of it is along trajectories, it exceeds all tolerances, and need not be tested.
+_HOPELESS = 0.0225
+#: A term of which noise is a larger share is left out.
+_NOISY = 0.1
+#: How many observations a trajectory counts as, where terms are weighed, and what a term costs, in their logarithm.
+_INDEPENDENT, _PENALTY = 5, 3.0
+#: Eigenvalues of V, relative to the largest, below which terms are the same.
+_SAME = 1e-11
+#: Of the square of a slope: what others leave of it if it is a function of them; at least, for what varies, and at most.
+_DEPENDENT, _MORE, _MOST = 1e-3, 5.0, 0.03
+#: How many states slopes are compared at, and how many sums are looked at, most of them functions of others.
+_POINTS, _TRIES = 500, 40
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Settings of a search for sums of terms.
+
+    Args:
+        libraries: Which of `KINDS` terms are from; all when None.
+        longest: How many terms a sum has at most.
+        most: How many sums are judged at most.
+    """
+
+    libraries: tuple[str, ...] | None = None
+    longest: int = 12
+    most: int = 12
+
+    def __post_init__(self) -> None:
+        for name in ("longest", "most"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """Σ c_i φ_i.
+
+    Args:
+        library: Of the terms that it has.
+        coefficients: One for each.
+        score: Minus twice the log evidence, up to a constant; comparable between sums of the same data.
+        left: (W − N) / V + what is not known of N, in the data it was found in.
+    """
+
+    library: Library
+    coefficients: Float[Tensor, " s"]
+    score: float
+    left: float
+
+    def __call__(self, states: States) -> Float[Tensor, " n"]:
+        """Its value at every state."""
+        return self.library(states) @ self.coefficients
+
+    def slopes(self, states: States) -> States:
+        """Its gradient at every state."""
+        return torch.einsum("nsm,s->nm", self.library.slopes(states), self.coefficients)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """W, N and V of the terms of a library, each divided by its size."""
+
+    along: Matrix
+    noise: Matrix
+    total: Matrix
+    size: Numbers
+    trajectories: int
+
+    @classmethod
+    def of(cls, library: Library, seen: Denoised) -> "Moments":
+        """From states, to first order in what is left of their noise."""
+        return ByTrajectory.of(library, seen).moments()
+
+    @property
+    def resolution(self) -> float:
+        """Of (W − N) / V: sums that are more constant than this cannot be told apart."""
+        return _LEAST + _UNSURE * float(np.median(np.diagonal(self.noise) / np.diagonal(self.total).clip(1e-300)))
+
+    def clear(self) -> list[int]:
+        """The terms that are neither the same for all states nor mostly noise."""
+        noise, total = np.diagonal(self.noise), np.diagonal(self.total)
+        return [int(place) for place in np.flatnonzero((total > _SAME) & (noise <= _NOISY * total))]
+
+    def most_constant(self, places: Sequence[int]) -> tuple[float, Numbers]:
+        """The smallest (W − N) / V of sums of some terms, with its share of N that is not known, and its coefficients.
+
+        These are of terms whose V is one.
+        """
+        at = np.ix_(places, places)
+        W, N, V = self.along[at], self.noise[at], self.total[at]
+        unit = np.sqrt(np.diagonal(V)).clip(1e-150)
+        W, N, V = (each / unit / unit[:, None] for each in (W, N, V))
+        values, vectors = np.linalg.eigh(V)
+        kept = values > _SAME * values[-1]
+        basis = vectors[:, kept] / np.sqrt(values[kept])
+        chosen = basis @ np.linalg.eigh(basis.T @ (W - (1 - _UNSURE) * N) @ basis)[1][:, 0]
+        along, noise, total = (float(chosen @ each @ chosen) for each in (W, N, V))
+        return (max(along - noise, 0.0) + _UNSURE * noise) / total, chosen
+
+
+@dataclass(frozen=True, eq=False)
+class ByTrajectory:
+    """The same for each trajectory: means of terms and of their products, beside W and N."""
+
+    along: Float[Tensor, "k p p"]
+    noise: Float[Tensor, "k p p"]
+    products: Float[Tensor, "k p p"]
+    means: Float[Tensor, "k p"]
+    size: Float[Tensor, " p"]
+
+    @classmethod
+    def of(cls, library: Library, seen: Denoised) -> "ByTrajectory":
+        """From states, to first order in what is left of their noise."""
+        states = seen.trajectories.states
+        flat, (count, times) = states.flatten(0, 1), states.shape[:2]
+        values = library(flat)
+        size = values.square().mean(0).sqrt().clamp(min=1e-150)
+        values = values / size
+        weighted = library.slopes(flat) / size[:, None] * (seen.share * seen.left.flatten(0, 1)).sqrt()[:, None]
+        # Where noise is larger than all that a term varies by, its slope says nothing about it.
+        weighted = weighted * (values.std(0) / weighted.norm(dim=2).clamp(min=1e-150)).clamp(max=1)[..., None]
+        centre = values.mean(0)  # about which products do not cancel
+        by, noise = (values - centre).unflatten(0, (count, times)), weighted.unflatten(0, (count, times))
+        along = by - by.mean(1, keepdim=True)
+        return cls(
+            torch.einsum("ktp,ktq->kpq", along, along) / times,
+            torch.einsum("ktpm,ktqm->kpq", noise, noise) / times,
+            torch.einsum("ktp,ktq->kpq", by, by) / times,
+            by.mean(1),
+            size,
+        )
+
+    def moments(self, without: int | None = None) -> Moments:
+        """Of all trajectories, or of all but one."""
+        kept = [k for k in range(len(self.means)) if k != without]
+        mean = self.means[kept].mean(0)
+        total = self.products[kept].mean(0) - mean[:, None] * mean
+        W, N = self.along[kept].mean(0), self.noise[kept].mean(0)
+        return Moments(W.numpy(), N.numpy(), total.numpy(), self.size.numpy(), len(kept))
+
+
+def shortened(library: Library, moments: Moments, allowed: Sequence[int], longest: int) -> Sum | None:
+    """The sum of the highest evidence among those on the way from all allowed terms to a single one.
+
+    Args:
+        library: Of terms.
+        moments: Of them.
+        allowed: The places of terms that it may have.
+        longest: How many it has at most.
+    """
+    places, best = list(allowed), (np.inf, np.inf, list[int](), np.zeros(0))
+    observations = _INDEPENDENT * moments.trajectories
+    while places:
+        left, coefficients = moments.most_constant(places)
+        if len(places) <= longest:
+            cost = sum(library.costs[place] for place in places)
+            score = observations * np.log(left + moments.resolution) + _PENALTY * cost * np.log(observations)
+            if score < best[0]:
+                best = (float(score), left, list(places), coefficients)
+        order = np.argsort(np.abs(coefficients))
+        gone = max(1, len(places) // 12) if len(places) > 2 * longest else 1
+        places = [places[place] for place in sorted(order[gone:])]
+    score, left, chosen, coefficients = best
+    if not chosen:
+        return None
+    unit = np.sqrt(np.diagonal(moments.total)[chosen]) * moments.size[chosen]
+    return Sum(library.part(chosen), torch.from_numpy(coefficients / unit), score, left)
+
+
+def refitted(found: Sum, seen: Denoised) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:
+    """The coefficients with which the same terms are most constant on other trajectories, and their standard errors.
+
+    Errors are by leaving out one trajectory after the other. Both are scaled so that the sum is as near as can be to what was
+    found; of one term alone there is nothing to fit.
+    """
+    states, count = seen.trajectories.states, len(seen.trajectories)
+    by = ByTrajectory.of(found.library, seen)
+    places = range(len(found.library.terms))
+    size = found.library(states.flatten(0, 1)).std(0)
+
+    def solved(moments: Moments) -> Tensor:
+        unit = np.sqrt(np.diagonal(moments.total)) * moments.size
+        coefficients = torch.from_numpy(moments.most_constant(places)[1] / unit)
+        of_terms, wanted = coefficients * size, found.coefficients * size
+        return coefficients * (of_terms @ wanted) / (of_terms @ of_terms)
+
+    without = torch.stack([solved(by.moments(k)) for k in range(count)])
+    return solved(by.moments()), ((count - 1) * without.var(0, correction=0)).sqrt()
+
+
+def pivot(found: Sum, seen: Denoised) -> int:
+    """The place of the term of a sum that varies most."""
+    values = found.library(seen.trajectories.states.flatten(0, 1)) * found.coefficients
+    return int(values.var(0).argmax())
+
+
+class Independent:
+    """Quantities that hold, as far as others may be functions of them: by their slopes at some states.
+
+    Args:
+        seen: Trajectories.
+    """
+
+    def __init__(self, seen: Denoised) -> None:
+        states = seen.trajectories.states.flatten(0, 1)
+        self.points = states[:: max(1, len(states) // _POINTS)]
+        self._scale = states.std(0)
+        self._held = list[States]()
+        self._spanning = list[States]()
+
+    def is_new(self, found: Sum) -> bool:
+        """Whether it is no function of one or two that hold.
+
+        With as many that are independent as a state has numbers, less one, every other that is conserved is a function of
+        all of them, and what is not cannot be conserved.
+        """
+        slopes, least = found.slopes(self.points) * self._scale, min(_DEPENDENT + _MORE * found.left, _MOST)
+        pairs = [[one, two] for k, one in enumerate(self._held) for two in self._held[:k]]
+        if any(outside(slopes, group) < least for group in [*([one] for one in self._held), *pairs]):
+            return False
+        return len(self._spanning) < slopes.shape[1] - 1 or outside(slopes, self._spanning) < least
+
+    def follows(self, found: Sum) -> bool:
+        """Whether it is a function of all that hold."""
+        slopes = found.slopes(self.points) * self._scale
+        return bool(self._spanning) and outside(slopes, self._spanning) < min(_DEPENDENT + _MORE * found.left, _MOST)
+
+    def add(self, found: Sum) -> None:
+        """One more that holds."""
+        slopes = found.slopes(self.points) * self._scale
+        self._spanning += [] if self.follows(found) else [slopes]
+        self._held.append(slopes)
+
+
+def outside(slopes: States, others: Sequence[States]) -> float:
+    """What share of the square of a gradient others do not span, on average over states."""
+    rest, basis = slopes, list[Tensor]()
+    for other in others:
+        for unit in basis:
+            other = other - (other * unit).sum(1, keepdim=True) * unit
+        basis.append(other / other.norm(dim=1, keepdim=True).clamp(min=1e-12 * float(other.norm())))
+        rest = rest - (rest * basis[-1]).sum(1, keepdim=True) * basis[-1]
+    return float(rest.square().sum() / slopes.square().sum())
+
+
+def candidates(
+    libraries: Sequence[Library], seen: Denoised, holds: Callable[[Sum], bool], terms: Terms
+) -> list[tuple[Sum, bool]]:
+    """Sums that may be conserved, in the order in which they were judged, and whether each follows from those before it.
+
+    That of the highest evidence comes first, of all libraries; of equal ones, that of the simplest. It is judged before the
+    next is sought: what is a function of one or two that hold is passed over, or of all in a library that gave none of them,
+    and the library of one that does not hold is closed. After each, the term of it that varies most is left out of what its
+    library is asked for next. What varies more than any tolerance is passed over, unless there is nothing else: so that it
+    can be said how far it is from conserved.
+
+    Args:
+        libraries: In which to look.
+        seen: Trajectories to learn from.
+        holds: Whether a sum holds on other trajectories.
+        terms: Settings.
+    """
+    moments = [Moments.of(library, seen) for library in libraries]
+    allowed = [each.clear() for each in moments]
+    waiting = [shortened(*of, terms.longest) for of in zip(libraries, moments, allowed, strict=True)]
+    found, known, fruitful = list[tuple[Sum, bool]](), Independent(seen), set[int]()
+    for _ in range(_TRIES):
+        at = min(range(len(waiting)), key=lambda place: np.inf if (of := waiting[place]) is None else of.score)
+        best = waiting[at]
+        if best is None or len(found) == terms.most or (best.left > _HOPELESS and found):
+            break
+        follows = known.follows(best)
+        if known.is_new(best) and (at in fruitful or not follows):
+            found.append((best, follows))
+            if not holds(best):
+                waiting[at] = None
+                continue
+            known.add(best)
+            fruitful.add(at)
+        term = best.library.terms[pivot(best, seen)]
+        allowed[at] = [place for place in allowed[at] if libraries[at].terms[place] != term]
+        waiting[at] = shortened(libraries[at], moments[at], allowed[at], terms.longest)
+    return found

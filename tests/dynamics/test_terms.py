@@ -1,0 +1,202 @@
+"""Sums of terms: their moments against sums themselves, and what is found in systems of all kinds."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import solve_ivp
+from torch.testing import assert_close
+
+import symbayes as sb
+from symbayes.data.storage import from_json, to_json
+from symbayes.dynamics import Search, Terms, Trajectories
+from symbayes.dynamics.denoising import denoised
+from symbayes.dynamics.library import KINDS, libraries
+from symbayes.dynamics.summary import DiscoverySummary, read_discovery
+from symbayes.dynamics.tables import save_csv
+from symbayes.dynamics.terms import Moments, outside, refitted, shortened
+from symbayes.report.runs import make_page
+
+NAMES = ("x", "y", "px", "py")
+
+
+def moved(velocity, initial, time, steps=100, names=(), noise=0.0, seed=0, times=None):
+    """Motion of any system, seen with noise as a share of the spread."""
+    at = np.linspace(0, time, steps + 1) if times is None else times
+    shape = initial.shape
+    found = solve_ivp(
+        lambda t, flat: velocity(t, flat.reshape(shape)).ravel(), (0, time), initial.ravel(), t_eval=at, rtol=1e-9, atol=1e-9
+    )
+    states = found.y.T.reshape(len(at), *shape).transpose(1, 0, 2)
+    rng = np.random.default_rng(seed)
+    states = states + noise * states.std((0, 1)) * rng.standard_normal(states.shape)
+    when = None if times is None else torch.from_numpy(np.tile(at, (len(states), 1)))
+    return Trajectories(torch.from_numpy(states.copy()), time / (len(at) - 1), names, when=when)
+
+
+def pendulum(friction=0.0, **more):
+    rng = np.random.default_rng(7)
+    initial = rng.uniform((-2.5, -1), (2.5, 1), (40, 2))
+    return moved(
+        lambda _, x: np.stack([x[:, 1], -np.sin(x[:, 0]) - friction * x[:, 1]], 1), initial, 12.0, names=("θ", "p"), **more
+    )
+
+
+def states(count=50, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).uniform(0.5, 2, (count, 4)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_slopes_of_terms_are_their_derivatives(kind):
+    (library,) = libraries(NAMES, states(), [kind])
+    exact = torch.func.vmap(torch.func.jacrev(lambda x: library(x[None])[0]))(states())
+    assert_close(library.slopes(states()), exact)
+    assert len(set(library.names)) == len(library.terms) == len(library.costs)
+    assert library.part([2, 0]).names == (library.names[2], library.names[0])
+
+
+def test_logarithms_and_lengths_are_of_what_keeps_away_from_zero():
+    around = states() - 1.2
+    without_logarithms = [kind for kind in KINDS if kind != "logarithmic"]
+    assert [library.name for library in libraries(NAMES, around)] == without_logarithms
+    assert all("log(px)" not in library.names for library in libraries(NAMES, around))
+    with pytest.raises(ValueError, match=r"Libraries must be among linear, .*; got 'cubic'"):
+        libraries(NAMES, around, ["cubic"])
+
+
+def test_moments_are_those_of_sums():
+    seen = denoised(pendulum(noise=0.05, steps=30))
+    (library,) = libraries(("θ", "p"), seen.trajectories.states.flatten(0, 1), ["trigonometric"])
+    moments = Moments.of(library, seen)
+    c = torch.randn(len(library.terms), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    values = (library(seen.trajectories.states.flatten(0, 1)) @ c).unflatten(0, seen.trajectories.states.shape[:2])
+    scaled = c.numpy() * moments.size
+    assert scaled @ moments.along @ scaled == pytest.approx(float(values.var(1, correction=0).mean()))
+    assert scaled @ moments.total @ scaled == pytest.approx(float(values.var(correction=0)))
+    drawn = torch.randn(seen.left.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * seen.left.sqrt()
+    again = (library((seen.trajectories.states + 1e-3 * drawn).flatten(0, 1)) @ c).view_as(values)
+    expected = seen.share * float((again - values).square().mean()) / 1e-6
+    assert scaled @ moments.noise @ scaled == pytest.approx(expected, rel=0.1)
+
+
+def test_the_shortest_sum_is_found_and_fitted_again():
+    seen = denoised(pendulum(noise=0.03))
+    (library,) = libraries(("θ", "p"), seen.trajectories.states.flatten(0, 1), ["trigonometric"])
+    moments = Moments.of(library, seen)
+    found = shortened(library, moments, moments.clear(), 12)
+    assert found.library.names == ("p²", "cos(θ)")
+    assert float(found.coefficients[1] / found.coefficients[0]) == pytest.approx(-2, rel=0.02)
+    fitted, errors = refitted(found, seen)
+    assert_close(fitted, found.coefficients, rtol=0.01, atol=0)
+    assert (errors < 0.05 * fitted.abs()).all()
+
+
+def test_what_slopes_do_not_span_is_what_a_projection_leaves():
+    slopes, one, two = torch.randn(3, 30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    basis = torch.stack([one, two], 2)
+    rest = slopes - (basis @ torch.linalg.lstsq(basis, slopes[..., None]).solution)[..., 0]
+    assert outside(slopes, [one, two]) == pytest.approx(float(rest.square().sum() / slopes.square().sum()))
+    assert outside(slopes, [one, slopes]) < 1e-20
+
+
+def formulas(found):
+    return [quantity.formula for quantity in found.conserved]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_the_pendulum_has_a_law_and_with_friction_none(noise):
+    found = sb.discover(pendulum(noise=noise))
+    (law,) = found.conserved
+    assert [term.monomial for term in law.terms] == ["p²", "cos(θ)"]
+    assert [term.learned for term in law.terms] == pytest.approx([1, -2], rel=0.05)
+    assert abs(law.terms[1].fitted + 2) < 0.1
+    assert law.verdict.is_sure
+    assert sb.discover(pendulum(friction=0.1, noise=noise)).conserved == []
+
+
+def test_a_body_that_turns_has_two_laws_in_three_coordinates():
+    """Seen with noise, at uneven times."""
+    rng = np.random.default_rng(0)
+    inertia, times = np.array([1.0, 2.0, 3.0]), np.concatenate([[0], np.sort(rng.uniform(0, 25, 99)), [25]])
+    spun = moved(lambda _, x: np.cross(x, x / inertia), rng.uniform(-1.5, 1.5, (40, 3)), 25.0, times=times, noise=0.02)
+    found = sb.discover(spun)
+    slopes = [[2 * x * scale for x, scale in zip(spun.states[:, 5].T, of, strict=True)] for of in (inertia**0, 1 / inertia)]
+    true = [torch.stack(each, 1) for each in slopes]
+    assert len(found.conserved) == 2
+    for law in found.conserved:
+        gradients = torch.func.grad(lambda x, law=law: law(x).sum())(spun.states[:, 5])
+        assert outside(gradients, true) < 0.01
+
+
+def test_kepler_has_energy_turning_and_the_vector_of_lenz():
+    found = sb.discover(sb.dynamics.simulate("kepler", trajectories=32, steps=40, step=0.2), system="kepler")
+    names = [{term.monomial for term in law.terms} for law in found.conserved]
+    length = "√(x² + y²)⁻¹"
+    for law in (
+        {"x py", "y px"},
+        {"px²", "py²", length},
+        {"x py²", "y px py", f"x {length}"},
+        {"x px py", "y px²", f"y {length}"},
+    ):
+        assert law in names
+    assert [law.follows for law in found.conserved] == [False, False, False, True]
+    assert all(found.bracket(law) < 1e-4 for law in found.conserved)
+
+
+def test_what_is_linear_comes_before_its_squares():
+    """Two masses on a spring that float freely: their momentum, their energy, and no square of the momentum."""
+    rng = np.random.default_rng(2)
+
+    def velocity(_, x):
+        pull = x[:, 0] - x[:, 1] - 1
+        return np.stack([x[:, 2], x[:, 3], -pull, pull], 1)
+
+    floating = moved(velocity, rng.uniform(-1, 1, (40, 4)), 10.0, names=("x1", "x2", "p1", "p2"))
+    laws = formulas(sb.discover(floating))
+    assert laws[0] == "p1 + p2"
+    assert len(laws) == 2
+
+
+def test_functions_of_a_law_are_not_counted_again():
+    rng = np.random.default_rng(1)
+    swung = moved(lambda _, x: np.stack([x[:, 1], -x[:, 0]], 1), rng.uniform(-1.5, 1.5, (40, 2)), 10.0)
+    assert formulas(sb.discover(swung)) == ["q² + p²"]
+
+
+def test_a_table_is_read_judged_saved_and_shown(tmp_path):
+    save_csv(pendulum(noise=0.02), tmp_path / "seen.csv")
+    found = sb.discover(tmp_path / "seen.csv")
+    assert str(found).startswith("1 conserved quantity in seen.csv: p² − ")
+    assert "99.9 % sure" in str(found)
+    summary = found.save(tmp_path / "run")
+    assert from_json(to_json(summary), DiscoverySummary, "summary") == summary
+    assert read_discovery(tmp_path / "run") == summary
+    page = make_page(tmp_path / "run")
+    assert f"<h1>{summary.headline()}</h1>" in page
+    assert "sums of terms from the libraries linear, quadratic" in page
+
+
+def test_a_page_that_found_nothing_says_so(tmp_path):
+    found = sb.discover(pendulum(friction=0.3))
+    assert str(found).startswith("No conserved quantity found in trajectories: the most constant that was tested varies by ")
+    found.save(tmp_path / "run")
+    page = make_page(tmp_path / "run")
+    assert "<h1>No conserved quantity found in trajectories" in page
+    assert "None is confirmed" in page
+    assert " sure)" not in page
+
+
+def test_settings_and_data_that_do_not_go_together_are_refused():
+    data = pendulum()
+    with pytest.raises(ValueError, match="There must be 6 trajectories or more, half of them held out; got 1"):
+        sb.discover(Trajectories(data.states[:1], 0.1))
+    with pytest.raises(ValueError, match="begin is of an energy"):
+        sb.discover(data, begin=None)
+    with pytest.raises(ValueError, match=r"Sums of terms need settings Terms\(...\); got a Search"):
+        sb.discover(data, symmetry="terms", search=Search())
+    with pytest.raises(ValueError, match=r"needs settings Search\(...\); got Terms"):
+        sb.discover(data, symmetry="quadratic", search=Terms())
+    with pytest.raises(ValueError, match="longest must be at least 1, got 0"):
+        Terms(longest=0)
+    uneven = Trajectories(data.states, 0.1, data.names, when=data.times + 0.01 * torch.rand(data.times.shape))
+    with pytest.raises(ValueError, match="Times must be even for an energy to be learned"):
+        sb.discover(uneven, symmetry="quadratic", progress=False)
