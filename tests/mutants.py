@@ -10,6 +10,7 @@ import ast
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -141,7 +142,10 @@ class Copy:
         words = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         try:
-            return subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, timeout=seconds).returncode != 0
+            done = subprocess.run(
+                words, cwd=self.folder, env=environment, capture_output=True, timeout=seconds, preexec_fn=_heed_interrupts
+            )
+            return done.returncode != 0
         except subprocess.TimeoutExpired:
             return True
 
@@ -153,6 +157,11 @@ class Copy:
             return not self.fails(tests, seconds)
         finally:
             shutil.copyfile(mutant.path, path)
+
+
+def _heed_interrupts() -> None:
+    """Ctrl-C counts, as some tests expect: in a shell's background it is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def tests_for(folder: str) -> list[str]:
