@@ -129,8 +129,8 @@ def find_terms(
     _check_names(train, rest)
     for part in (train, rest):
         _check_many(2 * len(part))
+    _check_sizes(noise, train, rest)
     stds = None if noise is None else torch.full((train.states.shape[2],), noise, dtype=torch.float64)
-    _check_sizes(train, rest)
     seen, other = denoised(train, stds), denoised(rest, stds)
     _check_copies(train, rest)
     few = different(train, rest, seen.noise) < ENOUGH
@@ -181,13 +181,13 @@ def _check_many(count: int) -> None:
 _SMALLEST, _LARGEST = 1e-35, 1e35
 
 
-def _check_sizes(*parts: Trajectories) -> None:
+def _check_sizes(noise: float | None, *parts: Trajectories) -> None:
     sizes = torch.stack([part.states.double().abs().amax((0, 1)) for part in parts]).amax(0)
-    for name, size in zip(parts[0].names, sizes.tolist(), strict=True):
+    for name, size in zip(("noise", *parts[0].names), (noise, *sizes.tolist()), strict=True):
         if size and not _SMALLEST <= size <= _LARGEST:
             raise ValueError(
-                f"Coordinates must be between {_SMALLEST:g} and {_LARGEST:g} in size, since products of them are formed; "
-                f"{name} is up to {size:g}. Give it in another unit."
+                f"Coordinates and their noise must be between {_SMALLEST:g} and {_LARGEST:g} in size, since products of them are "
+                f"formed; {name} is up to {size:g}. Give it in another unit."
             )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from symbayes.dynamics.denoising import Denoised
 from symbayes.dynamics.phase import Observable, gradient
+from symbayes.text import percent
 
 #: How sure it must be that something is conserved for it to be said.
 SURE = 0.95
@@ -88,8 +89,8 @@ class Verdict:
     def __str__(self) -> str:
         if self.reason:
             return f"cannot be told, {self.reason}"
-        trend = f", with a trend of {100 * self.trend:.2g} %" if self.has_trend else ""
-        varies = f"varies by {100 * self.variation:.2g} % of its spread (at most {100 * self.most:.2g} %){trend}"
+        trend = f", with a trend of {percent(self.trend)}" if self.has_trend else ""
+        varies = f"varies by {percent(self.variation)} of its spread (at most {percent(self.most)}){trend}"
         return f"{self.sureness()} sure, {varies}" if self.is_sure else f"not confirmed ({self.sureness()} sure), {varies}"
 
 

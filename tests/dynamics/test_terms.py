@@ -232,8 +232,10 @@ def test_settings_and_data_that_do_not_go_together_are_refused():
         sb.discover(data, symmetry="quadratic", search=Terms())
     with pytest.raises(ValueError, match="longest must be at least 1, got 0"):
         Terms(longest=0)
-    with pytest.raises(ValueError, match=r"Coordinates must be between 1e-35 and 1e\+35 in size, .*; θ is up to"):
+    with pytest.raises(ValueError, match=r"must be between 1e-35 and 1e\+35 in size, .*; θ is up to"):
         sb.discover(Trajectories(1e60 * data.states, 0.1, data.names))
+    with pytest.raises(ValueError, match="; noise is up to 1e"):
+        sb.discover(data, noise=1e300)
     with pytest.raises(ValueError, match="states must be real numbers; got complex ones"):
         sb.discover(data.states + 0j, step=0.1)
     with pytest.raises(ValueError, match="states must be an array of numbers"):

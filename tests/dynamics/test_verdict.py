@@ -127,5 +127,6 @@ def test_false_discoveries_are_controlled_as_by_benjamini_and_hochberg():
 
 
 def test_words_never_round_up():
+    assert "varies by 100 % of its spread (at most 120 %)" in str(Verdict(0.0, 1.0, 0.999, 1.2, 0.01, 0.0, 1.0, 1.0, 20))
     assert Verdict(0.99999, 1e-5, 0.001, 0.002, 0.01, 0.0, 1.0, 1.0, 20).sureness() == "99.9 %"
     assert "not confirmed (94 % sure)" in str(Verdict(0.949, 0.05, 0.001, 0.002, 0.01, 0.0, 1.0, 1.0, 20)).replace(".9", "")
