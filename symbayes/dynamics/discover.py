@@ -186,8 +186,8 @@ def _check_sizes(noise: float | None, *parts: Trajectories) -> None:
     for name, size in zip(("noise", *parts[0].names), (noise, *sizes.tolist()), strict=True):
         if size and not _SMALLEST <= size <= _LARGEST:
             raise ValueError(
-                f"Coordinates and their noise must be between {_SMALLEST:g} and {_LARGEST:g} in size, since products of them are "
-                f"formed; {name} is up to {size:g}. Give it in another unit."
+                f"Coordinates and their noise must be between {_SMALLEST:g} and {_LARGEST:g} in size, since products of them "
+                f"are formed; {name} is up to {size:g}. Give it in another unit."
             )
 
 

@@ -171,8 +171,11 @@ def test_a_column_that_is_there_twice_adds_no_law():
 
 
 def test_what_does_not_hold_is_judged_once():
-    tested = [tuple(term.monomial for term in one.terms) for one in sb.discover(pendulum(friction=0.01)).quantities]
-    assert tested
+    """Of a mass that is driven weakly, several libraries have the energy."""
+    initial = 2 * np.random.default_rng(1).standard_normal((40, 2))
+    driven = moved(lambda t, x: np.stack([x[:, 1], 0.1 * np.cos(3.3 * t) - x[:, 0]], 1), initial, 10.0)
+    tested = [tuple(term.monomial for term in one.terms) for one in sb.discover(driven).quantities]
+    assert ("q²", "p²") in tested
     assert len(set(tested)) == len(tested)
 
 
@@ -192,9 +195,10 @@ def test_repeats_of_a_few_trajectories_prove_nothing():
 
 def test_one_trajectory_far_from_all_others_is_no_failure():
     """Without it nothing of a square is left beside rounding."""
-    states = pendulum(friction=0.1).states.clone()
-    states[[0, 30], :, 0] += 1e5
-    assert sb.discover(Trajectories(states, 0.1)).conserved == []
+    initial = np.random.default_rng(1).standard_normal((40, 2))
+    driven = moved(lambda t, x: np.stack([x[:, 1], 0.5 * np.cos(1.7 * t) - x[:, 0] - 0.1 * x[:, 1]], 1), initial, 10.0)
+    driven.states[[0, 30], :, 0] += 1e4
+    assert sb.discover(driven).conserved == []
 
 
 def test_a_table_is_read_judged_saved_and_shown(tmp_path):
