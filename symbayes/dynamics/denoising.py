@@ -20,6 +20,10 @@ _NORMAL = 0.6745
 _LONGEST = 400
 #: A jump that is this near to a turn, where other steps are shorter than half of one, is one of an angle that wraps.
 _TURN, _NEAR = 2 * np.pi, 0.25
+#: Where a step is a larger share of how far a coordinate moves, motion is as rough as noise.
+_COARSE = 0.7
+#: Trajectories are the same up to this share of the spread, and up to so many stds of the square of noise.
+_SAME, _CHANCE = 1e-9, 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +35,14 @@ class Denoised:
         noise: The std of what was seen, for each coordinate.
         left: The posterior variance of each state: of the noise that is left, and of motion that was smoothed away.
         share: How much of the variance that is left lies along a trajectory; the rest moves it as a whole.
+        is_coarse: Whether steps are so long that what was learned as noise may be motion.
     """
 
     trajectories: Trajectories
     noise: Float[Tensor, " m"]
     left: Float[Tensor, "trajectories times m"]
     share: float
+    is_coarse: bool = False
 
 
 def denoised(seen: Trajectories, noise: Float[Tensor, " m"] | None = None) -> Denoised:
@@ -69,7 +75,8 @@ def denoised(seen: Trajectories, noise: Float[Tensor, " m"] | None = None) -> De
             together = (kept * basis.mean(1) ** 2).sum(1)
             shares.append(1 - (together / kept.mean(1)).mean())
     found = replace(seen, states=torch.from_numpy(smooth), targets=None)
-    return Denoised(found, torch.tensor(stds, dtype=torch.float64), torch.from_numpy(left), float(np.mean(shares)))
+    is_coarse = noise is None and bool((_steps(smooth) > _COARSE).any())
+    return Denoised(found, torch.tensor(stds, dtype=torch.float64), torch.from_numpy(left), float(np.mean(shares)), is_coarse)
 
 
 def unwrapped(trajectories: Trajectories) -> tuple[Trajectories, tuple[str, ...]]:
@@ -83,6 +90,30 @@ def unwrapped(trajectories: Trajectories) -> tuple[Trajectories, tuple[str, ...]
             states[:, 1:, m] += turns
             names.append(name)
     return (replace(trajectories, states=states), tuple(names)) if names else (trajectories, ())
+
+
+def _steps(states: Float64[np.ndarray, "k t m"]) -> Float64[np.ndarray, " m"]:
+    """The length of a step, relative to the std along trajectories."""
+    along = np.sqrt(states.var(1).mean(0))
+    return np.asarray(np.sqrt((np.diff(states, axis=1) ** 2).mean((0, 1))) / along.clip(1e-300))
+
+
+def common(train: Trajectories, rest: Trajectories) -> Float[Tensor, "trajectories times m"]:
+    """All states, as long as the shorter ones are."""
+    times = min(train.states.shape[1], rest.states.shape[1])
+    return torch.cat([part.states[:, :times].double() for part in (train, rest)])
+
+
+def different(train: Trajectories, rest: Trajectories, noise: Float[Tensor, " m"]) -> int:
+    """How many trajectories are of different motion: apart from all before them by more than noise explains."""
+    states = common(train, rest)
+    unit = (2 * (noise**2 + (_SAME * states.flatten(0, 1).std(0)) ** 2)).sqrt().clamp(min=1e-150)
+    rows, apart = (states / unit).flatten(1), 1 + _CHANCE * (2 / states[0].numel()) ** 0.5
+    found = rows[:1]
+    for row in rows[1:]:
+        if bool(((found - row).square().mean(1) > apart).all()):
+            found = torch.cat([found, row[None]])
+    return len(found)
 
 
 def _parts(count: int) -> list[slice]:

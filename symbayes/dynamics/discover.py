@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from symbayes.data.source import as_source
 from symbayes.data.storage import from_json, to_json
-from symbayes.dynamics.denoising import denoised, unwrapped
+from symbayes.dynamics.denoising import common, denoised, different, unwrapped
 from symbayes.dynamics.discovery import Discovery, TermsDiscovery
 from symbayes.dynamics.energy import EnergyDiscovery
 from symbayes.dynamics.library import libraries
@@ -27,7 +28,7 @@ from symbayes.dynamics.systems import system as by_name
 from symbayes.dynamics.tables import load_trajectories
 from symbayes.dynamics.terms import Sum, Terms, candidates
 from symbayes.dynamics.trajectories import Scaling, Trajectories
-from symbayes.dynamics.verdict import Verdict, controlled, judge
+from symbayes.dynamics.verdict import ENOUGH, Verdict, controlled, judge
 from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
 from symbayes.training.deterministic import deterministic_algorithms
@@ -128,14 +129,20 @@ def find_terms(
     _check_names(train, rest)
     for part in (train, rest):
         _check_many(2 * len(part))
+    _check_sizes(noise, train, rest)
     stds = None if noise is None else torch.full((train.states.shape[2],), noise, dtype=torch.float64)
     seen, other = denoised(train, stds), denoised(rest, stds)
+    _check_copies(train, rest)
+    few = different(train, rest, seen.noise) < ENOUGH
     both = torch.cat([each.trajectories.states.flatten(0, 1) for each in (seen, other)])
     sources = libraries(train.names, both, terms.libraries)
     verdicts: list[Verdict] = []
 
     def holds(found: Sum) -> bool:
-        verdicts.append(judge(found, other))
+        verdict = judge(found, other)
+        if few and not verdict.reason:
+            verdict = replace(verdict, probability=0.0, p_value=1.0, reason="nearly all trajectories repeat the same few")
+        verdicts.append(verdict)
         return verdicts[-1].holds
 
     found = candidates(sources, seen, holds, terms)
@@ -167,6 +174,29 @@ def _check_many(count: int) -> None:
         raise ValueError(
             f"There must be {_FEWEST} trajectories or more, half of them held out; got {count}. What is conserved differs "
             "between trajectories and not along them, so a single one cannot tell; 16 or more can make sure."
+        )
+
+
+#: Sizes of coordinates, whose fourth powers are squared.
+_SMALLEST, _LARGEST = 1e-35, 1e35
+
+
+def _check_sizes(noise: float | None, *parts: Trajectories) -> None:
+    sizes = torch.stack([part.states.double().abs().amax((0, 1)) for part in parts]).amax(0)
+    for name, size in zip(("noise", *parts[0].names), (noise, *sizes.tolist()), strict=True):
+        if size and not _SMALLEST <= size <= _LARGEST:
+            raise ValueError(
+                f"Coordinates and their noise must be between {_SMALLEST:g} and {_LARGEST:g} in size, since products of them "
+                f"are formed; {name} is up to {size:g}. Give it in another unit."
+            )
+
+
+def _check_copies(train: Trajectories, rest: Trajectories) -> None:
+    rows = common(train, rest).flatten(1)
+    if copies := len(rows) - len(rows.unique(dim=0)):
+        raise ValueError(
+            f"Trajectories must differ, since each counts as one of its own; {copies} of {len(rows)} are copies of others. "
+            "Leave them out, and hold out none that was learned from."
         )
 
 
@@ -352,5 +382,10 @@ def _as_trajectories(given: Trajectories | Tensor | np.ndarray, step: float | No
         return given
     if step is None:
         raise ValueError("An array does not say the time between its states; give step.")
-    states = torch.as_tensor(given)
+    try:
+        states = torch.as_tensor(given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"states must be an array of numbers, [trajectories, times, coordinates]; {error}") from error
+    if states.is_complex():
+        raise ValueError("states must be real numbers; got complex ones. Give real and imaginary parts as two coordinates.")
     return Trajectories(states if states.is_floating_point() else states.double(), float(step))

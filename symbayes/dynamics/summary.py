@@ -12,7 +12,7 @@ from symbayes.data.folders import read_folder
 from symbayes.data.storage import MOST_JSON, error_words, from_json, parse_json
 from symbayes.dynamics.quantity import Quantity, Term
 from symbayes.dynamics.verdict import Verdict
-from symbayes.text import counted, listed, number, significant
+from symbayes.text import counted, listed, number, percent, significant
 
 #: The file of a discovery in its folder.
 DISCOVERY = "discovery.json"
@@ -225,7 +225,7 @@ def _best(quantities: Sequence[Quantity | QuantitySummary]) -> str:
     if best.reason:
         return f"it cannot be told, since {best.reason}"
     trend = " and has a trend" if best.has_trend else ""
-    return f"the most constant that was tested varies by {significant(100 * best.variation, 2)} % of its spread{trend}"
+    return f"the most constant that was tested varies by {percent(best.variation)} of its spread{trend}"
 
 
 def read_discovery(folder: Path) -> DiscoverySummary:

@@ -44,7 +44,8 @@ def load_trajectories(
     An array (.npy) is [trajectories, times, coordinates], or [times, coordinates] of a single one. A table (.csv) has a row for
     every state, in the order of time, below a header of names, which may have units behind them: "x [m]", "t (s)", "v / m/s".
     Of its columns "trajectory" or "run" says which a row belongs to (without it there is one), "time" or "t" when it was, and
-    all others are coordinates, unless these are named.
+    all others are coordinates, unless these are named. Entries are apart by commas, semicolons or tabs; beside the latter two
+    numbers may have a comma for a point.
 
     Args:
         path: Of a file .npy or .csv.
@@ -173,7 +174,7 @@ def _header(path: Path, line: int, row: list[str]) -> list[str]:
     bare = [_bare(name) for name in header]
     if not all(bare) or len(set(bare)) < len(bare) or any(_number(name) is not None for name in header):
         raise ValueError(f"{path}, line {line} must be a header of different names, got {', '.join(header)}.")
-    if not [name for name in bare if name not in (*_WHICH, *_WHEN)]:
+    if not [name for name in bare if _plain(name) not in (*_WHICH, *_WHEN)]:
         raise ValueError(f"{path}, line {line} must name coordinates, separated by commas; got {', '.join(header)}.")
     return header
 
@@ -183,11 +184,17 @@ def _bare(name: str) -> str:
     return _UNIT.sub("", name)
 
 
+def _plain(name: str) -> str:
+    """In small letters, if it is a word: "Time" is the time, and T a temperature."""
+    return name.lower() if len(name) > 1 else name
+
+
 def _column(path: Path, header: Sequence[str], name: str | None, usual: Sequence[str] = ()) -> int | None:
     """The place of a column, by its name with or without a unit; of those that are usual, none where there is none."""
     bare = [_bare(each) for each in header]
     if name is None:
-        return next((bare.index(each) for each in usual if each in bare), None)
+        plain = [_plain(each) for each in bare]
+        return next((plain.index(each) for each in usual if each in plain), None)
     if name not in header and name not in bare:
         raise ValueError(f"{path} must have a column {name}; its columns are {', '.join(header)}.")
     return list(header).index(name) if name in header else bare.index(name)
@@ -219,8 +226,11 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _number(text: str) -> float | None:
+    """Of digits, with a point or a comma, which a cell has only where something else is between the entries of a row."""
+    if "_" in text:
+        return None
     try:
-        return float(text)
+        return float(text.replace(",", ".") if text.count(",") == 1 and "." not in text else text)
     except ValueError:
         return None
 

@@ -116,11 +116,12 @@ class Moments:
         """
         at = np.ix_(places, places)
         W, N, V = self.along[at], self.noise[at], self.total[at]
-        unit = np.sqrt(np.diagonal(V)).clip(1e-150)
+        unit = np.sqrt(np.diagonal(V).clip(1e-300))
         W, N, V = (each / unit / unit[:, None] for each in (W, N, V))
         values, vectors = np.linalg.eigh(V)
-        kept = values > _SAME * values[-1]
-        basis = vectors[:, kept] / np.sqrt(values[kept])
+        kept = values >= _SAME * values[-1].clip(1e-300)
+        kept[-1] = True  # where all terms are the same up to rounding, none is
+        basis = vectors[:, kept] / np.sqrt(values[kept].clip(1e-300))
         chosen = basis @ np.linalg.eigh(basis.T @ (W - (1 - _UNSURE) * N) @ basis)[1][:, 0]
         along, noise, total = (float(chosen @ each @ chosen) for each in (W, N, V))
         return (max(along - noise, 0.0) + _UNSURE * noise) / total, chosen
@@ -207,7 +208,7 @@ def refitted(found: Sum, seen: Denoised) -> tuple[Float[Tensor, " s"], Float[Ten
     size = found.library(states.flatten(0, 1)).std(0)
 
     def solved(moments: Moments) -> Tensor:
-        unit = np.sqrt(np.diagonal(moments.total)) * moments.size
+        unit = np.sqrt(np.diagonal(moments.total).clip(1e-300)) * moments.size
         coefficients = torch.from_numpy(moments.most_constant(places)[1] / unit)
         of_terms, wanted = coefficients * size, found.coefficients * size
         return coefficients * (of_terms @ wanted) / (of_terms @ of_terms)
@@ -232,7 +233,11 @@ class Independent:
     def __init__(self, seen: Denoised) -> None:
         states = seen.trajectories.states.flatten(0, 1)
         self.points = states[:: max(1, len(states) // _POINTS)]
-        self._scale = states.std(0)
+        scale = states.std(0)
+        centred = (states - states.mean(0)) / scale.clamp(min=1e-150)
+        values, vectors = torch.linalg.eigh(centred.T @ centred / len(centred))
+        # Coordinates that are sums of others do not move by themselves.
+        self._directions = scale[:, None] * vectors[:, values > _SAME * values[-1]]
         self._held = list[States]()
         self._spanning = list[States]()
 
@@ -242,7 +247,7 @@ class Independent:
         With as many that are independent as a state has numbers, less one, every other that is conserved is a function of
         all of them, and what is not cannot be conserved.
         """
-        slopes, least = found.slopes(self.points) * self._scale, min(_DEPENDENT + _MORE * found.left, _MOST)
+        slopes, least = self._slopes(found), min(_DEPENDENT + _MORE * found.left, _MOST)
         pairs = [[one, two] for k, one in enumerate(self._held) for two in self._held[:k]]
         if any(outside(slopes, group) < least for group in [*([one] for one in self._held), *pairs]):
             return False
@@ -250,14 +255,17 @@ class Independent:
 
     def follows(self, found: Sum) -> bool:
         """Whether it is a function of all that hold."""
-        slopes = found.slopes(self.points) * self._scale
+        slopes = self._slopes(found)
         return bool(self._spanning) and outside(slopes, self._spanning) < min(_DEPENDENT + _MORE * found.left, _MOST)
 
     def add(self, found: Sum) -> None:
         """One more that holds."""
-        slopes = found.slopes(self.points) * self._scale
+        slopes = self._slopes(found)
         self._spanning += [] if self.follows(found) else [slopes]
         self._held.append(slopes)
+
+    def _slopes(self, found: Sum) -> Float[Tensor, "n d"]:
+        return found.slopes(self.points) @ self._directions
 
 
 def outside(slopes: States, others: Sequence[States]) -> float:
@@ -278,9 +286,9 @@ def candidates(
 
     That of the highest evidence comes first, of all libraries; of equal ones, that of the simplest. It is judged before the
     next is sought: what is a function of one or two that hold is passed over, or of all in a library that gave none of them,
-    and the library of one that does not hold is closed. After each, the term of it that varies most is left out of what its
-    library is asked for next. What varies more than any tolerance is passed over, unless there is nothing else: so that it
-    can be said how far it is from conserved.
+    and the library of one that does not hold is closed, as is any other that offers the same terms. After each, the term of it
+    that varies most is left out of what its library is asked for next. What varies more than any tolerance is passed over,
+    unless there is nothing else: so that it can be said how far it is from conserved.
 
     Args:
         libraries: In which to look.
@@ -291,17 +299,21 @@ def candidates(
     moments = [Moments.of(library, seen) for library in libraries]
     allowed = [each.clear() for each in moments]
     waiting = [shortened(*of, terms.longest) for of in zip(libraries, moments, allowed, strict=True)]
-    found, known, fruitful = list[tuple[Sum, bool]](), Independent(seen), set[int]()
+    found, known, fruitful, refused = list[tuple[Sum, bool]](), Independent(seen), set[int](), set[tuple[str, ...]]()
     for _ in range(_TRIES):
         at = min(range(len(waiting)), key=lambda place: np.inf if (of := waiting[place]) is None else of.score)
         best = waiting[at]
         if best is None or len(found) == terms.most or (best.left > _HOPELESS and found):
             break
+        if best.library.names in refused:
+            waiting[at] = None
+            continue
         follows = known.follows(best)
         if known.is_new(best) and (at in fruitful or not follows):
             found.append((best, follows))
             if not holds(best):
                 waiting[at] = None
+                refused.add(best.library.names)
                 continue
             known.add(best)
             fruitful.add(at)

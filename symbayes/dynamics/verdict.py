@@ -15,11 +15,12 @@ from torch import Tensor
 
 from symbayes.dynamics.denoising import Denoised
 from symbayes.dynamics.phase import Observable, gradient
+from symbayes.text import percent
 
 #: How sure it must be that something is conserved for it to be said.
 SURE = 0.95
-#: Of the spread of a quantity: what it may vary by without noise, and at most.
-_TOLERANCE, _COARSEST = 0.01, 0.15
+#: Of the spread of a quantity: what it may vary by without noise, and at most; and what rounding may make it vary by.
+_TOLERANCE, _COARSEST, _ROUNDING = 0.01, 0.15, 1e-4
 #: And how much of the variance of what noise is left it may have on top.
 _NOISE = 3.0
 #: How much less it must vary than quadratics do, and how much these must, or trajectories are too short to tell.
@@ -30,6 +31,8 @@ _SHARE = 1 / 3
 ENOUGH = ceil(log(1 - SURE) / log(1 - _SHARE))
 #: At which level a trend in time is one, if it is also larger than the tolerance without noise.
 _TREND = 0.01
+#: At which level a trend is one that is smaller, and how small.
+_CLEAR, _SLIGHT = 1e-4, 1e-3
 #: Relative to the values: a quantity that spreads less is the same for all trajectories.
 _TRIVIAL = 1e-7
 
@@ -43,7 +46,7 @@ class Verdict:
         p_value: Of the hypothesis that it is not, before others were counted.
         variation: Its std along trajectories without noise, relative to its spread; one where it has none.
         most: Its upper limit of 95 %, over trajectories.
-        tolerance: What it may vary by: 1 % of its spread, and what noise makes of it.
+        tolerance: What it may vary by: 1 % of its spread, and what noise makes of it; less where its coordinates move little.
         trend: How far it moves in one direction along trajectories, relative to its spread, as far as all have that in common.
         trend_p_value: Of the hypothesis that there is no trend.
         usual: What quadratics vary by.
@@ -86,8 +89,8 @@ class Verdict:
     def __str__(self) -> str:
         if self.reason:
             return f"cannot be told, {self.reason}"
-        trend = f", with a trend of {100 * self.trend:.2g} %" if self.has_trend else ""
-        varies = f"varies by {100 * self.variation:.2g} % of its spread (at most {100 * self.most:.2g} %){trend}"
+        trend = f", with a trend of {percent(self.trend)}" if self.has_trend else ""
+        varies = f"varies by {percent(self.variation)} of its spread (at most {percent(self.most)}){trend}"
         return f"{self.sureness()} sure, {varies}" if self.is_sure else f"not confirmed ({self.sureness()} sure), {varies}"
 
 
@@ -100,6 +103,9 @@ def judge(observable: Observable, seen: Denoised, tolerance: float | None = None
     a third of trajectories; this holds whatever the distribution of W_k, and says that a few trajectories prove little. Then a
     trend: how far the second half of a trajectory is from the first, regressed on the mean. A quantity that friction lowers
     has one long before it varies much.
+
+    What moves little beside how far trajectories are apart is not conserved for that. So without noise the tolerance is an
+    eighth at most of what the quantity would vary by if its coordinates moved as they do, but each for itself.
 
     Args:
         observable: The quantity.
@@ -128,20 +134,25 @@ def judge(observable: Observable, seen: Denoised, tolerance: float | None = None
     variation = max(float(along.mean()), 0.0) ** 0.5
     most = max(float(along.mean() + t.ppf(SURE, count - 1) * along.std() / count**0.5), 0.0) ** 0.5 if count > 1 else 1.0
     noisy, coarsest = float(noise.mean()) / spread, _SLOWER * usual
-    least_trend = _TOLERANCE if tolerance is None else min(tolerance, coarsest)
-    tolerance = min((_TOLERANCE**2 + _NOISE * noisy) ** 0.5, _COARSEST) if tolerance is None else tolerance
+    trend, trend_p_value = _trend(values, spread)
+    least_trend = min(tolerance, coarsest) if tolerance is not None else _SLIGHT if trend_p_value < _CLEAR else _TOLERANCE
+    if tolerance is None:
+        own = (float((slopes.square() @ _motion(seen)).mean()) / spread) ** 0.5
+        without = min(_TOLERANCE, max(_SLOWER * own, _ROUNDING))
+        tolerance = min((without**2 + _NOISE * noisy) ** 0.5, _COARSEST)
     tolerance = min(tolerance, coarsest)
     blank = replace(blank, variation=variation, most=most, tolerance=tolerance, least_trend=least_trend)
     if usual <= _TOO_SHORT:
         return replace(blank, reason="trajectories are too short")
     if noisy > _COARSEST**2:
         return replace(blank, reason="noise is too large")
+    if seen.is_coarse and _NOISE * noisy > _TOLERANCE**2:
+        return replace(blank, reason="steps are too long, or angles wrap, to tell motion from noise")
     if count < ENOUGH:
         return replace(blank, reason="trajectories are too few")
     beyond = along - tolerance**2
     student = float(t.cdf(float(beyond.mean() / (beyond.std() / count**0.5).clamp(min=1e-30)), count - 1))
     p_value = max(student, float(binom.cdf(int((beyond > 0).sum()), count, _SHARE)))
-    trend, trend_p_value = _trend(values, spread)
     return replace(
         blank, probability=1 - p_value, p_value=p_value, tolerance=tolerance, trend=trend, trend_p_value=trend_p_value
     )
@@ -172,6 +183,12 @@ def typical_variation(seen: Denoised) -> float:
     spread = values.flatten(0, 1).var(0, correction=0)
     moves = spread > _TRIVIAL**2 * values.flatten(0, 1).square().mean(0)
     return float((values.var(1, correction=0).mean(0)[moves] / spread[moves]).mean().sqrt()) if moves.any() else 0.0
+
+
+def _motion(seen: Denoised) -> Float[Tensor, " m"]:
+    """The variance of each coordinate along trajectories, less what is left of noise."""
+    along = seen.trajectories.states.var(1, correction=0).mean(0)
+    return (along - seen.share * seen.left.mean((0, 1))).clamp(min=0)
 
 
 def _trend(values: Float[Tensor, "trajectories times"], spread: float) -> tuple[float, float]:

@@ -162,6 +162,45 @@ def test_functions_of_a_law_are_not_counted_again():
     assert formulas(sb.discover(swung)) == ["q² + p²"]
 
 
+def test_a_column_that_is_there_twice_adds_no_law():
+    data = pendulum()
+    twice = Trajectories(torch.cat([data.states, 2 * data.states[..., 1:] - 1], -1), 0.1, ("θ", "p", "again"))
+    assert len(sb.discover(twice).conserved) == 1
+    alone = sb.discover(Trajectories(data.states[..., :1], 0.1))
+    assert alone.conserved == []
+
+
+def test_what_does_not_hold_is_judged_once():
+    """Of a mass that is driven weakly, several libraries have the energy."""
+    initial = 2 * np.random.default_rng(1).standard_normal((40, 2))
+    driven = moved(lambda t, x: np.stack([x[:, 1], 0.1 * np.cos(3.3 * t) - x[:, 0]], 1), initial, 10.0)
+    tested = [tuple(term.monomial for term in one.terms) for one in sb.discover(driven).quantities]
+    assert ("q²", "p²") in tested
+    assert len(set(tested)) == len(tested)
+
+
+def test_repeats_of_a_few_trajectories_prove_nothing():
+    """Of two motions that conserve nothing, many a sum is constant along both."""
+    data = pendulum(friction=0.3).states[:2].repeat(16, 1, 1)
+    with pytest.raises(ValueError, match=r"Trajectories must differ, .*; 30 of 32 are copies of others"):
+        sb.discover(Trajectories(data, 0.1))
+    noise = 0.003 * torch.randn(data.shape, generator=torch.Generator().manual_seed(0), dtype=data.dtype)
+    found = sb.discover(Trajectories(data + noise, 0.1))
+    assert found.conserved == []
+    assert any(quantity.verdict.reason == "nearly all trajectories repeat the same few" for quantity in found.quantities)
+    seen = pendulum()
+    with pytest.raises(ValueError, match=r"40 of 80 are copies .* hold out none that was learned from"):
+        sb.discover(seen, held_out=seen)
+
+
+def test_one_trajectory_far_from_all_others_is_no_failure():
+    """Without it nothing of a square is left beside rounding."""
+    initial = np.random.default_rng(1).standard_normal((40, 2))
+    driven = moved(lambda t, x: np.stack([x[:, 1], 0.5 * np.cos(1.7 * t) - x[:, 0] - 0.1 * x[:, 1]], 1), initial, 10.0)
+    driven.states[[0, 30], :, 0] += 1e4
+    assert sb.discover(driven).conserved == []
+
+
 def test_a_table_is_read_judged_saved_and_shown(tmp_path):
     save_csv(pendulum(noise=0.02), tmp_path / "seen.csv")
     found = sb.discover(tmp_path / "seen.csv")
@@ -197,6 +236,14 @@ def test_settings_and_data_that_do_not_go_together_are_refused():
         sb.discover(data, symmetry="quadratic", search=Terms())
     with pytest.raises(ValueError, match="longest must be at least 1, got 0"):
         Terms(longest=0)
+    with pytest.raises(ValueError, match=r"must be between 1e-35 and 1e\+35 in size, .*; θ is up to"):
+        sb.discover(Trajectories(1e60 * data.states, 0.1, data.names))
+    with pytest.raises(ValueError, match="; noise is up to 1e"):
+        sb.discover(data, noise=1e300)
+    with pytest.raises(ValueError, match="states must be real numbers; got complex ones"):
+        sb.discover(data.states + 0j, step=0.1)
+    with pytest.raises(ValueError, match="states must be an array of numbers"):
+        sb.discover(data.states.numpy().astype(object), step=0.1)
     uneven = Trajectories(data.states, 0.1, data.names, when=data.times + 0.01 * torch.rand(data.times.shape))
     with pytest.raises(ValueError, match="Times must be even for an energy to be learned"):
         sb.discover(uneven, symmetry="quadratic", progress=False)

@@ -210,6 +210,16 @@ def test_a_table_as_users_have_them(tmp_path):
         load_trajectories(path, columns=("x", "x [m]"), trajectory="Run no.")
 
 
+def test_a_table_may_have_capitals_and_commas_for_points(tmp_path):
+    text = "Run;Time [s];T [K];q\n" + "".join(f"{run};{k},5;{300 + k};-{k},25e1\n" for run in range(2) for k in range(3))
+    found = load_trajectories(written(tmp_path, text))
+    assert found.names == ("T", "q")
+    assert found.step == 1
+    assert found.states[1].tolist() == [[300, -2.5], [301, -12.5], [302, -22.5]]
+    with pytest.raises(ValueError, match="line 2 must have a finite number for q, got '1_000'"):
+        load_trajectories(written(tmp_path, "time,q\n0,1_000\n"))
+
+
 def test_an_array_has_no_columns(tmp_path):
     np.save(tmp_path / "motion.npy", np.zeros((2, 3, 3)))
     assert load_trajectories(tmp_path / "motion.npy", step=1.0).names == ("x1", "x2", "x3")

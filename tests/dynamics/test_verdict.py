@@ -1,5 +1,7 @@
 """Tests of whether something is conserved: how often they are wrong, and what they refuse to tell."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,17 +12,18 @@ from symbayes.dynamics.denoising import Denoised, denoised
 from symbayes.dynamics.verdict import controlled, judge
 
 
-def first(states):
-    return states[:, 0]
+def level(states):
+    return states[:, 0] - states[:, 1]
 
 
 def motion(rng, count=20, times=40, along=0.0, trend=0.0, noise=0.0):
-    """A first coordinate that varies along trajectories by so much of its spread, and a second one that is all motion."""
+    """Two coordinates that swing, and a difference of them that varies along trajectories by so much of its spread."""
     levels = rng.standard_normal((count, 1))
     phase, at = rng.uniform(0, 7, (count, 1)), np.linspace(0, 20, times)
     sizes = along * np.sqrt(rng.exponential(1, (count, 1)))
     values = levels + sizes * np.sqrt(2) * np.sin(at + phase) - trend * levels * at / 20
-    states = np.stack([values, np.cos(at + phase)], -1)
+    swing = np.cos(at + phase)
+    states = np.stack([values + swing, swing], -1)
     return Trajectories(torch.from_numpy(states + noise * rng.standard_normal(states.shape)), 0.5)
 
 
@@ -31,7 +34,7 @@ def exact(trajectories):
 
 def rejected(tolerance, along, repeats=200):
     rng = np.random.default_rng(0)
-    return np.mean([judge(first, exact(motion(rng, along=along)), tolerance).p_value < 0.05 for _ in range(repeats)])
+    return np.mean([judge(level, exact(motion(rng, along=along)), tolerance).p_value < 0.05 for _ in range(repeats)])
 
 
 def test_at_the_edge_of_the_tolerance_few_are_said_to_be_conserved():
@@ -42,7 +45,7 @@ def test_at_the_edge_of_the_tolerance_few_are_said_to_be_conserved():
 
 def test_noise_is_no_variation_and_a_variation_is_no_noise():
     rng = np.random.default_rng(1)
-    kept, moved = (judge(first, denoised(motion(rng, times=120, along=along, noise=0.1))) for along in (0.0, 0.4))
+    kept, moved = (judge(level, denoised(motion(rng, times=120, along=along, noise=0.1))) for along in (0.0, 0.4))
     assert kept.holds
     assert kept.tolerance > 0.03
     assert not moved.holds
@@ -51,25 +54,60 @@ def test_noise_is_no_variation_and_a_variation_is_no_noise():
 
 def test_a_trend_is_seen_before_a_variation():
     rng = np.random.default_rng(2)
-    found = judge(first, exact(motion(rng, trend=0.03)))
+    found = judge(level, exact(motion(rng, trend=0.03)))
     assert found.p_value < 0.05
     assert found.has_trend
     assert not found.holds
     assert controlled([found])[0].probability < 0.01
-    assert not judge(first, exact(motion(rng, along=0.005))).has_trend
-    assert not judge(first, exact(motion(rng, trend=0.04)), 0.1).has_trend  # as little as it may vary
+    assert not judge(level, exact(motion(rng, along=0.005))).has_trend
+    assert not judge(level, exact(motion(rng, trend=0.04)), 0.1).has_trend  # as little as it may vary
+
+
+def test_a_slight_trend_counts_where_it_is_clear():
+    rng = np.random.default_rng(3)
+    found = judge(level, exact(motion(rng, trend=0.01)))
+    assert 1e-3 < found.trend < 0.01
+    assert found.variation < 0.005
+    assert not found.holds
+    unclear = judge(level, denoised(motion(rng, trend=0.01, noise=0.1)))
+    assert not unclear.has_trend
+
+
+def test_what_moves_little_is_not_conserved_for_that():
+    """A coordinate that swings by 0.3 % of how far trajectories are apart, beside one that is conserved up to rounding."""
+    rng = np.random.default_rng(4)
+    seen = motion(rng)
+    for size, holds in ((0.003, False), (1e-8, True)):
+        states = seen.states.clone()
+        states[..., 0] = (states[:, :1, 0] - states[:, :1, 1]) + size * seen.states[..., 1]
+        found = judge(lambda x: x[:, 0], exact(Trajectories(states, 0.5)))
+        assert found.variation < 0.01
+        assert found.holds is holds
+
+
+def test_noise_that_may_be_motion_proves_nothing():
+    """Steps of more than a radian: evidence has them as noise, unless noise is known."""
+    rng = np.random.default_rng(5)
+    phase, at = rng.uniform(0, 7, (40, 1)), 1.1 * np.arange(12)
+    values = np.stack([np.cos(at + phase), np.sin(1.2 * at + phase)], -1) * rng.uniform(0.5, 2, (40, 1, 1))
+    seen = denoised(Trajectories(torch.from_numpy(values), 1.1))
+    assert seen.is_coarse
+    assert not denoised(Trajectories(torch.from_numpy(values), 1.1), torch.full((2,), 1e-3)).is_coarse
+    doubted = replace(seen, left=torch.full_like(seen.left, 1e-3))
+    assert judge(level, doubted).reason == "steps are too long, or angles wrap, to tell motion from noise"
+    assert judge(level, replace(doubted, is_coarse=False)).reason == ""
 
 
 def test_what_cannot_be_told_is_not_said():
     rng = np.random.default_rng(3)
-    assert judge(first, exact(motion(rng, count=7))).reason == "trajectories are too few"
+    assert judge(level, exact(motion(rng, count=7))).reason == "trajectories are too few"
     assert judge(lambda x: 0 * x[:, 0] + 1, exact(motion(rng))).reason == "it is the same for all trajectories"
     short = motion(rng)
-    slow = Trajectories(torch.cat([short.states[..., :1], short.states[:, :1, 1:] + 0 * short.states[..., 1:]], -1), 0.5)
-    assert judge(first, exact(slow)).reason == "trajectories are too short"
+    slow = Trajectories(short.states[:, :1] + 0.01 * short.states, 0.5)
+    assert judge(level, exact(slow)).reason == "trajectories are too short"
     loud = denoised(motion(rng, noise=0.8))
-    assert judge(first, loud).reason == "noise is too large"
-    for one in controlled([judge(first, loud), judge(first, exact(short))]):
+    assert judge(level, loud).reason == "noise is too large"
+    for one in controlled([judge(level, loud), judge(level, exact(short))]):
         assert one.is_sure == (not one.reason)
 
 
@@ -77,7 +115,7 @@ def test_one_trajectory_far_from_others_is_no_spread():
     rng = np.random.default_rng(4)
     seen = motion(rng, along=0.5)
     seen.states[0, :, 0] += 1000
-    assert not judge(first, exact(seen)).holds
+    assert not judge(level, exact(seen)).holds
 
 
 def test_false_discoveries_are_controlled_as_by_benjamini_and_hochberg():
@@ -89,5 +127,6 @@ def test_false_discoveries_are_controlled_as_by_benjamini_and_hochberg():
 
 
 def test_words_never_round_up():
+    assert "varies by 100 % of its spread (at most 120 %)" in str(Verdict(0.0, 1.0, 0.999, 1.2, 0.01, 0.0, 1.0, 1.0, 20))
     assert Verdict(0.99999, 1e-5, 0.001, 0.002, 0.01, 0.0, 1.0, 1.0, 20).sureness() == "99.9 %"
     assert "not confirmed (94 % sure)" in str(Verdict(0.949, 0.05, 0.001, 0.002, 0.01, 0.0, 1.0, 1.0, 20)).replace(".9", "")
