@@ -212,10 +212,15 @@ def _judged(title: str, quantities: Sequence[Quantity | QuantitySummary], on: st
     rest = len(quantities) - len(sure)
     if not sure:
         return f"No conserved quantity found in {title}: {_best(quantities)}, {on}"
-    named = [f"{one.formula} ({one.verdict.sureness()} sure)" for one in sure[:_NAMED] if one.verdict is not None]
-    named += [f"{number(len(sure) - _NAMED)} more"] if len(sure) > _NAMED else []
+    own = [one for one in sure if not one.follows]
+    named = [f"{one.formula} ({one.verdict.sureness()} sure)" for one in own[:_NAMED] if one.verdict is not None]
+    named += [f"{number(len(own) - _NAMED)} more"] if len(own) > _NAMED else []
+    extra = len(sure) - len(own)
+    them = "it" if len(own) == 1 else "them"
+    following = f"; {number(extra)} more {'follows' if extra == 1 else 'follow'} from {them}" if extra else ""
     others = f"; {number(rest)} more {'was' if rest == 1 else 'were'} tested and not confirmed" if rest else ""
-    return f"{counted(len(sure), 'conserved quantity', 'conserved quantities')} in {title}: {listed(named)}, {on}{others}"
+    found = counted(len(own), "conserved quantity", "conserved quantities")
+    return f"{found} in {title}: {listed(named)}, {on}{following}{others}"
 
 
 def _best(quantities: Sequence[Quantity | QuantitySummary]) -> str:

@@ -75,8 +75,8 @@ def _sure_legend(found: DiscoverySummary) -> str:
         "Sure: the probability that it is conserved, one minus the rate of false discoveries among all that are as sure, by "
         f"tests in which each of {counted(found.held_out, 'held-out trajectory', 'held-out trajectories')} counts once. "
         "Variation: its standard deviation along a trajectory, less what noise adds, relative to its spread over all; at most: "
-        "the upper limit of 95 %. The hypothesis that is rejected is that it varies by more than the tolerance, 1 % and what "
-        "noise makes of it. Trend: how far it moves in one direction, as far as trajectories have that in common; friction "
+        "the upper limit of 95 %. The hypothesis that is rejected is that it varies by more than the tolerance. Trend: how "
+        "far it moves in one direction, as far as trajectories have that in common; friction "
         "shows here first."
         f"{bracket}"
     )

@@ -13,7 +13,7 @@ from symbayes.curvature.ggn import Ggn, Linearised, ggn_product
 from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos, Preconditioned, tridiagonalise
-from symbayes.data.source import LoaderSource, Taking, TensorSource
+from symbayes.data.source import LoaderSource, Taking, TensorSource, source_for
 from symbayes.evidence.evidence import laplace_evidence
 from symbayes.layers.conv import ConvPath
 from symbayes.likelihoods.classes import Categorical
@@ -127,6 +127,9 @@ def test_an_evidence_says_how_far_it_may_be_off(rule, generator):
     found = laplace_evidence(model, data, rule=rule, generator=generator, **settings)
     assert found.slack > 0
     assert found.standard_error > 0
+    with torch.no_grad():  # the evidence has half of the log-determinant
+        curvature = rule.curvature(model, source_for(model, data), Categorical(), generator=generator.manual_seed(1))
+    assert found.slack == pytest.approx(float(curvature.slack(prior.precisions())) / 2)
     generator.manual_seed(1)
     whole = laplace_evidence(model, data, rule=replace(rule, steps=30), generator=generator, **settings)
     assert whole.slack == pytest.approx(0, abs=1e-6)

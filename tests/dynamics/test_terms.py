@@ -1,5 +1,7 @@
 """Sums of terms: their moments against sums themselves, and what is found in systems of all kinds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -209,6 +211,9 @@ def test_a_table_is_read_judged_saved_and_shown(tmp_path):
     summary = found.save(tmp_path / "run")
     assert from_json(to_json(summary), DiscoverySummary, "summary") == summary
     assert read_discovery(tmp_path / "run") == summary
+    again = replace(summary.quantities[0], follows=True)
+    several = replace(summary, quantities=(*summary.quantities, again, again))
+    assert several.headline() == f"{summary.headline()}; 2 more follow from it"
     page = make_page(tmp_path / "run")
     assert f"<h1>{summary.headline()}</h1>" in page
     assert "sums of terms from the libraries linear, quadratic" in page
