@@ -26,7 +26,9 @@ def describe_layers(module: nn.Module) -> dict[str, Any] | None:
     if type(module) is not getattr(nn, kind, None) or module._forward_hooks or module._forward_pre_hooks:
         return None
     if isinstance(module, nn.Sequential):
-        inner = {name: describe_layers(child) for name, child in module.named_children()}
+        if _is_tied(module):
+            return None
+        inner = {name: describe_layers(child) for name, child in module._modules.items() if child is not None}
         return None if None in inner.values() else {"kind": kind, "layers": inner}
     if not _is_layer(type(module)) or any(True for _ in module.children()):
         return None
@@ -62,9 +64,19 @@ def build_layers(described: dict[str, Any]) -> nn.Module:
         raise ValueError(f"a layer must be one of torch.nn, got {kind!r}")
     if not isinstance(settings, dict) or not all(_is_plain(value) for value in settings.values()):
         raise ValueError(f"settings of {kind} must be plain values, got {settings!r}")
+    if any(name in _PLACE or name.startswith("_") for name in settings):  # which would take memory before shapes are compared
+        raise ValueError(f"settings of {kind} must not say where it is built, got {settings!r}")
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     built: nn.Module = made(**given)
     return built
+
+
+def _is_tied(module: nn.Module) -> bool:
+    """Whether layers share parameters or buffers, which they would not when they are built again."""
+    every, own = (
+        [*module.named_parameters(remove_duplicate=no), *module.named_buffers(remove_duplicate=no)] for no in (False, True)
+    )
+    return len(every) > len(own)
 
 
 def _is_layer(kind: type) -> bool:

@@ -125,3 +125,20 @@ def test_notebooks_are_shown_tables(results):
     model = nn.Linear(2, 2)
     found = sb.laplace_evidence(model, (torch.randn(9, 2), torch.zeros(9).long()), sb.Categorical(), sb.ScalarPrior(model))
     assert "Estimator: KFAC" in found._repr_html_()
+
+
+def test_layers_that_are_used_twice_are_built_twice_and_ties_are_not_guessed(tmp_path):
+    act, first, second = nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 4)
+    described = describe_layers(nn.Sequential(first, act, second, act))
+    assert described is not None
+    assert list(described["layers"]) == ["0", "1", "2", "3"]
+    second.weight = first.weight
+    assert describe_layers(nn.Sequential(first, act, second)) is None
+    assert describe_layers(nn.Sequential(nn.Sequential(first), act, first)) is None
+
+
+@pytest.mark.parametrize("beside", [{"device": "cpu"}, {"dtype": None}, {"_weight": None}])
+def test_descriptions_that_say_where_to_build_are_refused(beside):
+    settings = {"num_embeddings": 2**40, "embedding_dim": 2**10, **beside}
+    with torch.device("meta"), pytest.raises(ValueError, match="must not say where"):
+        build_layers({"kind": "Embedding", "settings": settings})
