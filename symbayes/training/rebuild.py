@@ -8,7 +8,8 @@ from collections import OrderedDict
 from inspect import Parameter, signature
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 #: The files of `torch.nn.modules` whose classes are single layers.
 _FILES = (
@@ -17,6 +18,8 @@ _FILES = (
 )  # fmt: skip
 #: Of layers, which are built on the CPU, in the precision of their weights.
 _PLACE = ("device", "dtype")
+#: Numbers that a layer may give for all examples together: what asks for more is no result of training.
+_MOST = 2**30
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -69,6 +72,27 @@ def build_layers(described: dict[str, Any]) -> nn.Module:
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     built: nn.Module = made(**given)
     return built
+
+
+def refuse_large(described: dict[str, Any], examples: Tensor) -> None:
+    """Refuse layers that would give more than memory should hold: found out without any.
+
+    Raises:
+        ValueError: Naming the first.
+    """
+
+    def look(layer: nn.Module, _: Any, outputs: Any) -> None:
+        if isinstance(outputs, Tensor) and outputs.numel() > _MOST:
+            raise ValueError(f"layers must give at most {_MOST:,} numbers for all examples, {layer} gives {outputs.numel():,}")
+
+    with torch.no_grad(), torch.device("meta"):
+        probe = build_layers(described).eval().to(examples.dtype if examples.is_floating_point() else None)
+        for layer in probe.modules():
+            layer.register_forward_hook(look)
+        try:
+            probe(examples.to("meta"))
+        except NotImplementedError:  # torch cannot tell
+            return
 
 
 def _is_tied(module: nn.Module) -> bool:

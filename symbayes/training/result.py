@@ -37,7 +37,7 @@ from symbayes.posterior.predict import Calibration, Prediction, calibration, pre
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 from symbayes.processes import all_processes
 from symbayes.training.convergence import Convergence, Difference, difference, judge
-from symbayes.training.rebuild import build_layers, describe_layers
+from symbayes.training.rebuild import build_layers, describe_layers, refuse_large
 from symbayes.training.record import (
     FILES,
     FORMAT,
@@ -488,6 +488,8 @@ def _rebuilt(summary: Summary, tensors: Mapping[str, Tensor], folder: Path) -> n
             make: Callable[[], nn.Module] = partial(build_allconv, **{**recipe, "in_shape": tuple(recipe["in_shape"])})
         else:
             make = partial(build_layers, layers or {})
+            if EXAMPLES in tensors:
+                refuse_large(layers or {}, tensors[EXAMPLES])
         model: nn.Module = _built(make, "model", tensors)
         model.to(next(iter(_state("model", tensors).values())).dtype)
     except (RuntimeError, *DAMAGE) as error:
