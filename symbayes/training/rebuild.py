@@ -74,7 +74,7 @@ def build_layers(described: dict[str, Any]) -> nn.Module:
     return built
 
 
-def refuse_large(described: dict[str, Any], examples: Tensor) -> None:
+def refuse_large(described: dict[str, Any], examples: Tensor | None) -> None:
     """Refuse layers that would give more than memory should hold: found out without any.
 
     Raises:
@@ -85,6 +85,8 @@ def refuse_large(described: dict[str, Any], examples: Tensor) -> None:
         if isinstance(outputs, Tensor) and outputs.numel() > _MOST:
             raise ValueError(f"layers must give at most {_MOST:,} numbers for all examples, {layer} gives {outputs.numel():,}")
 
+    if examples is None:  # by which nothing is tried
+        return
     with torch.no_grad(), torch.device("meta"):
         probe = build_layers(described).eval().to(examples.dtype if examples.is_floating_point() else None)
         for layer in probe.modules():
