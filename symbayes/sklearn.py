@@ -52,7 +52,7 @@ class _SymmetryEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, X: np.ndarray, targets: Tensor, outputs: int, likelihood: Likelihood) -> None:
         shape = self._shape(X.shape[1])
-        values = torch.tensor(X, dtype=torch.float32).reshape(len(X), *shape)
+        values = torch.tensor(X, dtype=torch.float64).reshape(len(X), *shape)
         self._inputs = Standard.of(values, by_feature=len(shape) == 1)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng():
@@ -60,7 +60,7 @@ class _SymmetryEstimator(BaseEstimator):  # type: ignore[misc]
             model = self.network(shape, outputs) if self.network else network_for(shape, outputs, self.paths, self.width)
             self.result_: Result = fit(
                 model.to(self.device),
-                (self._inputs(values), targets),
+                (self._inputs(values).float(), targets),
                 likelihood=likelihood,
                 objective=self.objective,
                 epochs=self.epochs,
@@ -81,8 +81,8 @@ class _SymmetryEstimator(BaseEstimator):  # type: ignore[misc]
     def _read(self, X: Any) -> Tensor:
         """New inputs as the network takes them."""
         check_is_fitted(self)
-        values = torch.tensor(validate_data(self, X, reset=False), dtype=torch.float32)
-        return self._inputs(values.reshape(len(values), *self._shape(values.shape[1])))
+        values = torch.tensor(validate_data(self, X, reset=False), dtype=torch.float64)
+        return self._inputs(values.reshape(len(values), *self._shape(values.shape[1]))).float()
 
     @property
     def log_evidence_(self) -> float:

@@ -102,3 +102,10 @@ def test_what_is_wrong_is_said(digits):
         sb.SymmetryClassifier().fit(X, np.zeros(len(X), int))
     with pytest.raises(NotFittedError):
         _ = sb.SymmetryClassifier().log_evidence_
+
+
+def test_features_far_from_zero_are_told_apart():
+    near = np.linspace(-1, 1, 40)[:, None]
+    for shift in (0.0, 1.7e9):
+        estimator = small(sb.SymmetryRegressor, epochs=1).fit(near + shift, near[:, 0])
+        assert len(np.unique(estimator.predict(near + shift))) > 20

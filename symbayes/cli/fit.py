@@ -120,7 +120,7 @@ def fit(
         with folder as checkpoint, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Training has not converged")  # said below
             console.quiet = not first
-            console.print(str(loaded), highlight=False)
+            console.print(str(loaded), highlight=False, markup=False)
             console.print(getattr(model, "description", "a perceptron, whose layers have no choice of paths"), highlight=False)
             try:
                 result = fit_model(
@@ -149,7 +149,7 @@ def fit(
             if result.is_partial:
                 raise stopped(out)
             remove_folder(checkpoint)
-        console.print(f"The page: {out / PAGE}", highlight=False)
+        console.print(f"The page: {out / PAGE}", highlight=False, markup=False)
 
 
 def _show(result: Result, task: Task) -> tuple[Calibration, HeldOut]:
@@ -191,4 +191,4 @@ def report(
         raise typer.BadParameter(f"No page can be made of {words}: {error_words(error)}.") from error
     with writing(target):
         write_whole(target, page)
-    console.print(f"{target}", highlight=False)
+    console.print(f"{target}", highlight=False, markup=False)

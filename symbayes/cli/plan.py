@@ -10,6 +10,7 @@ import typer
 from torch import nn
 
 from symbayes.cli.terminal import console, plain_table
+from symbayes.curvature.check import check_outputs
 from symbayes.dynamics.discover import check_device
 from symbayes.training.plan import plan as plan_of
 
@@ -25,6 +26,8 @@ def plan(
     """Say what `sb.fit` will need for a model that classifies: memory by what takes it, and time in gradients."""
     try:
         check_device(device)
+        if not all(size.strip().isdecimal() for size in inputs.split(",")):
+            raise ValueError(f"The shape of an input must be whole numbers with commas, such as 3,32,32; got {inputs!r}.")
         shape = tuple(int(size) for size in inputs.split(","))
         network = _made(model).to(device)
         generator = torch.Generator().manual_seed(0)
@@ -32,7 +35,9 @@ def plan(
             torch.randint(tokens, (32, *shape), generator=generator) if tokens else torch.randn(32, *shape, generator=generator)
         )
         with torch.no_grad():
-            classes = network.eval()(images[:2].to(device)).shape[1]
+            outputs = network.eval()(images[:2].to(device))
+        check_outputs(outputs, 2)
+        classes = outputs.shape[1]
         targets = torch.randint(classes, (32,), generator=generator)
         found = plan_of(network, (images, targets), data, epochs=epochs)
     except (ValueError, TypeError, RuntimeError, ImportError, AttributeError) as error:

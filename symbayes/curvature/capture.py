@@ -186,7 +186,7 @@ class Capture:
         """
         if self._tracked is None:
             self._tracked = depends_on_more(self.model, inputs[:_LOOKED_AT], hyperparameters=False)
-            self.spread = self._find_spread(inputs[:1])
+            self.spread = self._find_spread(inputs[:_LOOKED_AT])
             self._fixed = self._find_fixed(inputs[:1])
         outputs = self._run(inputs)
         if outputs is None:
@@ -265,26 +265,39 @@ class Capture:
             lengths.append({name: [call.shape[:1] for call in calls] for name, calls in self._seen.items()})
         return {name for name, found in lengths[0].items() if lengths[1].get(name) == found}
 
-    def _find_spread(self, datum: Tensor) -> set[str]:
-        """Free tensors with an axis for the data, along which each may have a copy of its own."""
+    def _find_spread(self, inputs: Tensor) -> set[str]:
+        """Free tensors with an axis for the data, along which each may have a copy of its own; together, if they may at all."""
         self.spread = set()
         tensors = held(self.model, differentiable=False)
-        few = [datum.repeat(count, *(1,) * (datum.ndim - 1)) for count in (2, 5)]
+        few = [inputs[:1].repeat(count, *(1,) * (inputs.ndim - 1)) for count in (2, 5)]
         may = [name for name in self.layout.free if tensors[name].shape[:1] == (1,)]
-        return {name for name in may if all(self._spreads(name, tensors, inputs) for inputs in few)}
+        for looked_at in (*few, inputs):
+            may = [name for name in may if self._spreads([name], tensors, looked_at)]
+        return set(may) if len(may) < 2 or self._spreads(may, tensors, inputs) else set()
 
     @torch.enable_grad()
-    def _spreads(self, name: str, tensors: Mapping[str, Tensor], inputs: Tensor) -> bool:
-        """Whether outputs stay as they are, and that of a datum depends on its own copy alone."""
-        copies = tensors[name].expand(len(inputs), *tensors[name].shape[1:]).requires_grad_()
+    def _spreads(self, names: Sequence[str], tensors: Mapping[str, Tensor], inputs: Tensor) -> bool:
+        """Whether outputs stay as they are, and that of a datum depends on its own copies alone.
+
+        Data whose numbers differ in a bit are told apart by a backward pass from those that have it, and one from others.
+        """
+        copies = {name: tensors[name].expand(len(inputs), *tensors[name].shape[1:]).requires_grad_() for name in names}
+        numbers = torch.arange(len(inputs), device=inputs.device)
+        halves = [numbers >> bit & 1 == has for bit in range(max(1, (len(inputs) - 1).bit_length())) for has in (0, 1)]
         try:
-            outputs, plain = (call_with(self.model, {**tensors, name: each}, inputs) for each in (copies, tensors[name]))
+            outputs, plain = (call_with(self.model, {**tensors, **each}, inputs) for each in (copies, {}))
             weights = torch.arange(1.0, outputs.shape[1] + 1).to(outputs)
-            (gradients,) = torch.autograd.grad((outputs[1] * weights).sum(), copies, materialize_grads=True)
+            found = [
+                torch.autograd.grad(
+                    (outputs[half] * weights).sum(), list(copies.values()), retain_graph=True, materialize_grads=True
+                )
+                for half in halves
+            ]
         except (RuntimeError, ValueError, IndexError):
             return False
-        moved = gradients.flatten(1).abs().amax(1) > 0
-        return torch.allclose(outputs, plain, 1e-3, 1e-5) and moved.nonzero().flatten().tolist() == [1]
+        apart = all(not each[~half].any() for half, some in zip(halves, found, strict=True) for each in some)
+        used = all(any(some[at].any() for some in found) for at in range(len(names)))
+        return torch.allclose(outputs, plain, 1e-3, 1e-5) and apart and used
 
     def _run(self, inputs: Tensor) -> Tensor | None:
         """A recorded forward pass; None if an operation in place (nn.ReLU(inplace=True)) changed what a map saw or gave."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from math import ceil, prod
+from math import ceil, inf, prod
 
 import torch
 from torch import Tensor, nn
@@ -33,10 +33,10 @@ def memory_budget(gib: float) -> Iterator[None]:
         gib: For factors and what a batch leaves in memory.
 
     Raises:
-        ValueError: If it is not positive; and from a pass, if two data at a time do not fit.
+        ValueError: If it is not positive and finite; and from a pass, if two data at a time do not fit.
     """
-    if not gib > 0:
-        raise ValueError(f"A budget must be positive, in GiB, got {gib}.")
+    if not 0 < gib * _GIB < inf:
+        raise ValueError(f"A budget must be positive and finite, in GiB, got {gib}.")
     token = _BYTES.set(gib * _GIB)
     try:
         yield

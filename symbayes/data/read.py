@@ -18,6 +18,10 @@ from symbayes.data.task import Pair, Task
 #: What targets may be, as `--task` says it.
 KINDS = ("classes", "values")
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+#: Modes of grey images: of up to 8 bits, and of more, which Pillow would cut off at 255, with the number that is white.
+_GREY, _DEEP = ("1", "L", "LA"), {"I;16": 65535, "I;16L": 65535, "I;16B": 65535, "I": 1, "F": 1}
+#: In which an orientation is saved beside the pixels; from 5 on, width is height.
+_ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)
 #: Folders in a folder of images that say which are to be learned from and which are held out.
 _TRAIN, _TEST = ("train", "training"), ("test", "val", "valid", "validation")
 #: Whole numbers of at most so many values are classes; a column of text has at most so many.
@@ -91,18 +95,34 @@ def is_data(what: str) -> bool:
 
 
 def _task(name: str, inputs: Tensor, targets: Targets, train: Tensor, test: Tensor) -> Task:
+    _check_split(targets, train, test)
     scale = Standard.of(inputs[train], by_feature=inputs.ndim == 2)
-    standard = scale(inputs)
+    standard = scale(inputs).float()
     background = tuple(scale(torch.zeros_like(inputs[:1])).flatten(1)[0].reshape(inputs.shape[1], -1)[:, 0].tolist())
     values, std, classes = targets.values, None, len(targets.names or ())
     if targets.names is None:
         of = Standard.of(values[train], by_feature=True)
         values, std, classes = of(values).float(), float(of.std.square().mean().sqrt()), values.shape[1]
+    if not (standard.isfinite().all() and scale.std.isfinite().all() and values.isfinite().all()):
+        raise ValueError(f"Numbers must be of a size that can be standardised; some in {name} are too large. Use another unit.")
 
     def pair(part: Tensor) -> Pair:
         return standard[part], values[part]
 
     return Task(name, pair(train), pair(test), classes, background, targets.names or (), std)
+
+
+def _check_split(targets: Targets, train: Tensor, test: Tensor) -> None:
+    """Refuse data none of which are to be learned from, or to be tested on, and tests of classes that cannot be learned."""
+    if not len(train) or not len(test):
+        raise ValueError(f"There must be data to learn from and data to test on; got {len(train)} and {len(test)}.")
+    if targets.names is not None:
+        unknown = set(targets.values[test].tolist()) - set(targets.values[train].tolist())
+        if unknown:
+            raise ValueError(
+                f"Every class to be tested must be among those that are learned; {targets.names[min(unknown)]!r} is not. Add "
+                "data of it to learn from, or leave it out."
+            )
 
 
 def _split(targets: Targets, share: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -124,10 +144,12 @@ def _split(targets: Targets, share: float, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _read_images(folder: Path, side: int | None) -> tuple[Tensor, Targets, tuple[Tensor, Tensor] | None]:
-    inside = {entry.name: entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not entry.name.startswith(".")}
+    inside = {entry.name.lower(): entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not _is_hidden(entry.name)}
     train = next((inside[name] for name in _TRAIN if name in inside), None)
     test = next((inside[name] for name in _TEST if name in inside), None)
     roots = [folder] if train is None or test is None else [train, test]
+    if train is not None and len(inside) == 1:
+        roots = [train]
     found = [(path, path.relative_to(root).parts[0], at) for at, root in enumerate(roots) for path in _images_in(root)]
     names = tuple(sorted({name for _, name, _ in found}))
     if len(names) < 2:
@@ -142,46 +164,64 @@ def _read_images(folder: Path, side: int | None) -> tuple[Tensor, Targets, tuple
 
 
 def _images_in(root: Path) -> list[Path]:
-    """Those in folders below, in order."""
-    return sorted(path for path in root.glob("*/**/*") if path.suffix.lower() in _IMAGES and path.is_file())
+    """Those in folders below, in order, but for hidden ones."""
+    found = (path for path in root.glob("*/**/*") if path.suffix.lower() in _IMAGES and path.is_file())
+    return sorted(path for path in found if not any(map(_is_hidden, path.relative_to(root).parts)))
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".")
 
 
 def _load_images(paths: Sequence[Path], side: int | None) -> Tensor:
-    """Images [n, c, h, w] from 0 to 1, grey where all are."""
-    from PIL import Image, UnidentifiedImageError
+    """Images [n, c, h, w] from 0 to 1, grey where all are, upright; those that have no white have numbers as they are."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     sizes, modes = set(), set()
     try:
         for path in paths:
             with Image.open(path) as image:
-                sizes.add(image.size)
+                turned = image.getexif().get(_ORIENTATION) in _TURNED
+                sizes.add(image.size[::-1] if turned else image.size)
                 modes.add(image.mode)
         kept = side is None and len(sizes) == 1 and max(max(sizes)) <= _LARGEST
         size = max(sizes) if kept else (side or _SIDE,) * 2
-        mode = "L" if modes <= {"1", "L", "I", "I;16", "F"} else "RGB"
+        deep = modes & _DEEP.keys()
+        if deep and len({_DEEP.get(mode) for mode in modes}) > 1:
+            raise ValueError(f"Images must be of one depth; got {', '.join(sorted(modes))}. Save them all with 8 bits.")
+        mode = "F" if deep else "L" if modes <= set(_GREY) else "RGB"
+        white = _DEEP[max(deep)] if deep else 255
         arrays = []
         for path in paths:
             with Image.open(path) as image:
-                plain = image.convert(mode)
+                upright = ImageOps.exif_transpose(image)
+                plain = Image.fromarray(np.asarray(upright).astype(np.float32)) if deep else upright.convert(mode)
                 arrays.append(np.asarray(plain if plain.size == size else plain.resize(size, Image.Resampling.BILINEAR)))
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} must be an image that Pillow can read ({error}). Remove it, or save it again.") from error
-    stacked = torch.from_numpy(np.stack(arrays)).float() / 255
-    return stacked[:, None] if mode == "L" else stacked.permute(0, 3, 1, 2).contiguous()
+    stacked = torch.from_numpy(np.stack(arrays)).float() / white
+    return stacked[:, None] if stacked.ndim == 3 else stacked.permute(0, 3, 1, 2).contiguous()
 
 
 def _read_table(path: Path, target: str | None, kind: str | None) -> tuple[Tensor, Targets]:
     if path.stat().st_size > _MOST:
         raise ValueError(f"{path} must have {_MOST:,} bytes at most; it has {path.stat().st_size:,}.")
     try:
-        lines = list(csv.reader(io.StringIO(path.read_text("utf-8-sig"))))
+        reader = csv.reader(io.StringIO(path.read_text("utf-8-sig"), newline=""))
+        lines = [(row, reader.line_num) for row in reader if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} must be a table of text with commas, in UTF-8 ({error}).") from error
-    lines = [line for line in lines if line]
     if len(lines) < 3:
         raise ValueError(f"{path} must have a line of headings and two lines of data or more; it has {len(lines)} in all.")
-    headings, rows = lines[0], lines[1:]
-    odd = next((number for number, row in enumerate(rows, start=2) if len(row) != len(headings)), None)
+    headings, rows = [cell.strip() for cell in lines[0][0]], [row for row, _ in lines[1:]]
+    if len(headings) == 1 and (";" in headings[0] or "\t" in headings[0]):
+        raise ValueError(
+            f"Cells of {path} must have commas between them; its headings are {headings[0]!r}. Save it with commas."
+        )
+    twice = next((name for name in headings if headings.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"Every column of {path} must have a name of its own; there are several of {twice!r}.")
+    odd = next((number for row, number in lines[1:] if len(row) != len(headings)), None)
     if odd is not None:
         raise ValueError(f"Every line of {path} must have {len(headings)} cells, as its headings; line {odd} has other.")
     if target is None or target not in headings:
@@ -194,7 +234,7 @@ def _read_table(path: Path, target: str | None, kind: str | None) -> tuple[Tenso
     features = [part for name, cells in columns.items() for part in _features(name, _column(cells, name))]
     if not features:
         raise ValueError(f"{path} must have a column beside {target!r} to predict it from.")
-    return torch.tensor(np.stack(features, 1), dtype=torch.float32), wanted
+    return torch.tensor(np.stack(features, 1)), wanted
 
 
 def _column(cells: Sequence[str], name: str) -> np.ndarray:
@@ -229,7 +269,12 @@ def _features(name: str, column: np.ndarray) -> list[np.ndarray]:
 
 def _targets(column: np.ndarray, kind: str | None) -> Targets:
     """Class numbers of text and of a few whole numbers, values of others; or as it is asked for."""
-    is_text = column.dtype.kind not in "biuf"
+    if column.dtype.kind not in "biufUS":
+        raise ValueError(f"Targets must be numbers or text, got {column.dtype}.")
+    column = column.astype(str) if column.dtype.kind == "S" else column
+    is_text = column.dtype.kind == "U"
+    if not (is_text or np.isfinite(column).all()):
+        raise ValueError("Targets must be finite; some are not.")
     whole = not is_text and bool((column == np.round(column)).all())
     if kind is None:
         kind = "classes" if is_text or (whole and column.ndim == 1 and len(np.unique(column)) <= _FEW) else "values"
@@ -242,7 +287,7 @@ def _targets(column: np.ndarray, kind: str | None) -> Targets:
     names, numbers = np.unique(column, return_inverse=True)
     if len(names) < 2:
         raise ValueError(f"Classes must be two or more, got {names.tolist()}.")
-    return Targets(torch.tensor(numbers), tuple(f"{name:g}" if whole else str(name) for name in names.tolist()))
+    return Targets(torch.tensor(numbers), tuple(str(name).removesuffix(".0") for name in names.tolist()))
 
 
 def _read_arrays(path: Path, kind: str | None) -> tuple[Tensor, Targets, tuple[Tensor, Tensor] | None]:
@@ -253,23 +298,25 @@ def _read_arrays(path: Path, kind: str | None) -> tuple[Tensor, Targets, tuple[T
             raise ValueError(f"it has {size:,} bytes, more than {_MOST:,}")
         with np.load(path, allow_pickle=False) as content:
             found = {name.lower(): content[name] for name in content.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+            if len(found) < len(content.files):
+                raise ValueError(f"names must differ in more than capitals: {', '.join(content.files)}")
+    except Exception as error:  # an archive can be damaged in many ways
         raise ValueError(f"{path} must hold arrays, as numpy.savez writes them ({error}).") from error
     parts = [(found[x], found[y]) for x, y in (("x", "y"), ("x_test", "y_test")) if x in found and y in found]
     if not parts or "x" not in found:
         raise ValueError(f"{path} must hold arrays x and y, data by data; it has {', '.join(found) or 'none'}.")
+    if ("x_test" in found) != ("y_test" in found):
+        raise ValueError(f"{path} must hold both x_test and y_test, or neither; it has {', '.join(found)}.")
     for x, y in parts:
-        fits = (
-            x.dtype.kind in "biuf" and x.ndim > 1 and y.ndim > 0 and len(x) == len(y) and x.shape[1:] == parts[0][0].shape[1:]
-        )
+        alike = [a.shape[1:] == first.shape[1:] for a, first in zip((x, y), parts[0], strict=True)]
+        fits = x.dtype.kind in "biuf" and x.ndim > 1 and x.size and y.ndim > 0 and len(x) == len(y) and all(alike)
         if not (fits and np.isfinite(x).all()):
             raise ValueError(
                 f"x must be finite numbers [n, …] and y as many, n; got {x.dtype} {x.shape} and {y.dtype} {y.shape} in {path}."
             )
-    inputs = torch.tensor(np.concatenate([x for x, _ in parts]), dtype=torch.float32)
+    x = np.concatenate([x for x, _ in parts])
+    inputs = torch.tensor(x.astype(np.float32 if np.can_cast(x.dtype, np.float32) else np.float64))
     targets = _targets(np.concatenate([y for _, y in parts]), kind)
-    if not targets.values.isfinite().all():
-        raise ValueError(f"y must be finite in {path}.")
     counts = [len(x) for x, _ in parts]
     split = (torch.arange(counts[0]), torch.arange(counts[0], sum(counts))) if len(parts) == 2 else None
     return inputs[:, None] if inputs.ndim == 2 else inputs, targets, split  # a series of one channel

@@ -22,7 +22,7 @@ class Standard:
         over = [0] if by_feature else [0, *range(2, values.ndim)]
         mean, std = values.double().mean(over, keepdim=True), values.double().std(over, correction=0, keepdim=True)
         # Rounding leaves a little of what is constant.
-        constant = std <= 1e-6 * mean.abs()
+        constant = std <= (1e-12 if values.dtype == torch.float64 else 1e-6) * mean.abs()
         return cls(mean[0].to(values.dtype), torch.where(constant, 1.0, std)[0].to(values.dtype))
 
     def __call__(self, values: Tensor) -> Tensor:

@@ -213,8 +213,7 @@ class _Drawing:
         values = list(zip(trace["x"], trace["y"], strict=True))
         mode = trace.get("mode", "lines")
         if "lines" in mode:
-            every = ceil(len(points) / (2 * self.width))
-            for run in _runs(points[:: max(1, every)]):
+            for run in _runs(_thinned(points, 2 * self.width)):
                 path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in run)
                 self.parts.append(f'<path d="{path}" fill="none" {_stroke(trace.get("line", {}))}>{_tip(trace)}</path>')
         if "markers" in mode:
@@ -242,6 +241,8 @@ class _Drawing:
         box, look = panel.box, f'fill="{_colour(trace.get("marker", {}).get("color"))}"'
         texts = trace.get("text") or [""] * len(lengths)
         for index, (length, place, words) in enumerate(zip(lengths, places, texts, strict=True)):
+            if length is None or not isfinite(length):
+                continue
             at = across.coordinate(place)
             start = ends.get(at, 0.0) if not along.is_log else along.low
             end = start + length if not along.is_log else along.coordinate(length)
@@ -393,6 +394,20 @@ def _runs(points: Sequence[tuple[float, float]]) -> Iterator[list[tuple[float, f
             if len(run) > 1:
                 yield run
             run = []
+
+
+def _thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """About so many points: of neighbours the first, the highest and the lowest, gaps, and the end."""
+    if len(points) <= most:
+        return list(points)
+    every, kept = ceil(3 * len(points) / most), {len(points) - 1}
+    for start in range(0, len(points), every):
+        some = range(start, min(start + every, len(points)))
+        finite = [at for at in some if all(map(isfinite, points[at]))]
+        gaps = [at for at in some if at not in finite][:1]
+        ends = [min(finite, key=lambda at: points[at][1]), max(finite, key=lambda at: points[at][1])] if finite else []
+        kept |= {start, *ends, *gaps}
+    return [points[at] for at in sorted(kept)]
 
 
 def _colour(given: Any) -> str:

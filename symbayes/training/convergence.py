@@ -64,8 +64,8 @@ def _moving(history: Sequence[Record]) -> str:
     """Whether precisions still moved when they were last updated; what a search changes in the end does not count."""
     known = [record.evidence for record in history if record.evidence is not None]
     steps = [one for one in known[:-1] if one.estimator == known[0].estimator]
-    if len(steps) < 2:
-        return ""
+    if len(steps) < 2:  # none, under a fixed prior
+        return "precisions may still be moving (they were updated once)" if steps else ""
     before, after = steps[-2:]
     total = sum(after.effective.values())
     change = sum(g * abs(log(after.precision[name] / before.precision[name])) for name, g in after.effective.items())

@@ -3,7 +3,9 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -228,7 +230,7 @@ def fit(
 
     def call_all(record: Record) -> None:
         for callback in callbacks if all_processes().is_first else ():
-            callback(record)
+            callback(deepcopy(record))  # which may be changed
 
     with ExitStack() as during:
         for callback in callbacks:
@@ -237,6 +239,9 @@ def fit(
         during.enter_context(deterministic_algorithms(device) if deterministic else nullcontext())
         during.enter_context(sharing(trainer, generator))
         before = trainer.check()
+        if watched is not None:
+            with trainer.processes.together():
+                watched.check()
         result = learn_with_bar(
             trainer,
             generator=generator,
@@ -268,9 +273,30 @@ class Watched:
     problem: Problem
     data: DataSource
 
-    @torch.no_grad()
+    def check(self) -> None:
+        """Refuse data that the model does not take, before time is spent.
+
+        Raises:
+            ValueError: If shapes or targets do not fit.
+            NotFiniteError: If outputs, or what is said of them, are not finite.
+        """
+        try:
+            found = self._means()
+        except RuntimeError as error:
+            raise ValueError(f"Validation data must be of the shape and kind of those to learn from ({error}).") from error
+        wrong = next((name for name, value in found.items() if not isfinite(value)), None)
+        if wrong is not None:
+            raise NotFiniteError(
+                f"Validation data must be finite numbers; {wrong} on them is {found[wrong]}. Leave such data out."
+            )
+
     def metrics(self) -> dict[str, float]:
-        """Mean metrics and negative log-likelihood per datum, by plug-in; random numbers and modules are left as they were."""
+        """Mean metrics and negative log-likelihood per datum, those that are finite, by plug-in."""
+        return {name: value for name, value in self._means().items() if isfinite(value)}
+
+    @torch.no_grad()
+    def _means(self) -> dict[str, float]:
+        """Random numbers and modules are left as they were."""
         model, likelihood = self.problem.model, self.problem.likelihood
         device = next(model.parameters()).device
         totals: dict[str, float] = {}
@@ -403,12 +429,13 @@ def learn(
             with without_autocast(), trusted(model):
                 history.append(trainer.epoch(state))
             refuse_drift(trainer)
-            if watched is not None:
-                history[-1] = replace(history[-1], validation=watched.metrics())
-            each_epoch(history[-1])
-            # What is done is not kept: to go through the last epochs again gives the same, and the same posterior.
-            if kept is not None and not trainer.is_done(state):
-                kept.offer(state, history)
+            with processes.together():
+                if watched is not None:
+                    history[-1] = replace(history[-1], validation=watched.metrics())
+                each_epoch(history[-1])
+                # What is done is not kept: to go through the last epochs again gives the same, and the same posterior.
+                if kept is not None and not trainer.is_done(state):
+                    kept.offer(state, history)
         is_partial = not trainer.is_done(state)
         if kept is not None and is_partial:
             kept.offer(state, history, now=True)

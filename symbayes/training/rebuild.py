@@ -8,7 +8,8 @@ from collections import OrderedDict
 from inspect import Parameter, signature
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 #: The files of `torch.nn.modules` whose classes are single layers.
 _FILES = (
@@ -17,6 +18,8 @@ _FILES = (
 )  # fmt: skip
 #: Of layers, which are built on the CPU, in the precision of their weights.
 _PLACE = ("device", "dtype")
+#: Numbers that a layer may give for all examples together: what asks for more is no result of training.
+_MOST = 2**30
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -26,7 +29,9 @@ def describe_layers(module: nn.Module) -> dict[str, Any] | None:
     if type(module) is not getattr(nn, kind, None) or module._forward_hooks or module._forward_pre_hooks:
         return None
     if isinstance(module, nn.Sequential):
-        inner = {name: describe_layers(child) for name, child in module.named_children()}
+        if _is_tied(module):
+            return None
+        inner = {name: describe_layers(child) for name, child in module._modules.items() if child is not None}
         return None if None in inner.values() else {"kind": kind, "layers": inner}
     if not _is_layer(type(module)) or any(True for _ in module.children()):
         return None
@@ -62,9 +67,42 @@ def build_layers(described: dict[str, Any]) -> nn.Module:
         raise ValueError(f"a layer must be one of torch.nn, got {kind!r}")
     if not isinstance(settings, dict) or not all(_is_plain(value) for value in settings.values()):
         raise ValueError(f"settings of {kind} must be plain values, got {settings!r}")
+    if any(name in _PLACE or name.startswith("_") for name in settings):  # which would take memory before shapes are compared
+        raise ValueError(f"settings of {kind} must not say where it is built, got {settings!r}")
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     built: nn.Module = made(**given)
     return built
+
+
+def refuse_large(described: dict[str, Any], examples: Tensor | None) -> None:
+    """Refuse layers that would give more than memory should hold: found out without any.
+
+    Raises:
+        ValueError: Naming the first.
+    """
+
+    def look(layer: nn.Module, _: Any, outputs: Any) -> None:
+        if isinstance(outputs, Tensor) and outputs.numel() > _MOST:
+            raise ValueError(f"layers must give at most {_MOST:,} numbers for all examples, {layer} gives {outputs.numel():,}")
+
+    if examples is None:  # by which nothing is tried
+        return
+    with torch.no_grad(), torch.device("meta"):
+        probe = build_layers(described).eval().to(examples.dtype if examples.is_floating_point() else None)
+        for layer in probe.modules():
+            layer.register_forward_hook(look)
+        try:
+            probe(examples.to("meta"))
+        except NotImplementedError:  # torch cannot tell
+            return
+
+
+def _is_tied(module: nn.Module) -> bool:
+    """Whether layers share parameters or buffers, which they would not when they are built again."""
+    every, own = (
+        [*module.named_parameters(remove_duplicate=no), *module.named_buffers(remove_duplicate=no)] for no in (False, True)
+    )
+    return len(every) > len(own)
 
 
 def _is_layer(kind: type) -> bool:

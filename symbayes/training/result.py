@@ -37,7 +37,7 @@ from symbayes.posterior.predict import Calibration, Prediction, calibration, pre
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 from symbayes.processes import all_processes
 from symbayes.training.convergence import Convergence, Difference, difference, judge
-from symbayes.training.rebuild import build_layers, describe_layers
+from symbayes.training.rebuild import build_layers, describe_layers, refuse_large
 from symbayes.training.record import (
     FILES,
     FORMAT,
@@ -479,8 +479,7 @@ def _rebuilt(summary: Summary, tensors: Mapping[str, Tensor], folder: Path) -> n
     if recipe is None and layers is None:
         raise ValueError(
             f"The model in {folder} ({summary.model.description}) was not made by sb.allconv, nor of torch's layers in an "
-            "nn.Sequential, so it cannot be built from the files alone. Pass one of the same structure: "
-            "sb.load_result(folder, model=...)."
+            "nn.Sequential, so files alone do not tell it. Pass one of the same structure: sb.load_result(folder, model=...)."
         )
     try:
         if recipe is not None:
@@ -488,6 +487,7 @@ def _rebuilt(summary: Summary, tensors: Mapping[str, Tensor], folder: Path) -> n
             make: Callable[[], nn.Module] = partial(build_allconv, **{**recipe, "in_shape": tuple(recipe["in_shape"])})
         else:
             make = partial(build_layers, layers or {})
+            refuse_large(layers or {}, tensors.get(EXAMPLES))
         model: nn.Module = _built(make, "model", tensors)
         model.to(next(iter(_state("model", tensors).values())).dtype)
     except (RuntimeError, *DAMAGE) as error:

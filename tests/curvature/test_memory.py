@@ -91,5 +91,7 @@ def test_a_budget_that_holds_nothing_is_refused_with_what_would_do(generator):
     assert within_budget(model, data, 33) == 33  # without a budget
     with memory_budget(1e-6), pytest.raises(ValueError, match=r"must hold factors and two data .* for each datum"):
         Kfac().curvature(model, data, Categorical())
+    with pytest.raises(ValueError, match="must be positive and finite"), memory_budget(float("inf")):
+        pass
     with pytest.raises(ValueError, match="must be positive"), memory_budget(0):
         pass

@@ -82,3 +82,39 @@ def test_a_tensor_with_such_an_axis_that_is_not_used_is_refused():
     model.forward = lambda x: model.head(model.norm(model.layer(model.embed(x) + model.places[:, :5]))[:, 0])
     with pytest.raises(RuntimeError, match="'first' is trainable, but the outputs of the model do not depend on it"):
         Kfac().curvature(model, points(), Categorical())
+
+
+class Gated(nn.Module):
+    """A tensor of which some data have their own copy alone, and others that of the first, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.own, self.head = nn.Parameter(torch.rand(1, 15)), nn.Linear(15, 3)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.head(x * self.own + torch.relu(x[:, :1]) * self.own[0])
+
+
+class Pair(nn.Module):
+    """Two tensors, of which either may have copies, and not both."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = (nn.Parameter(torch.rand(1, 15)) for _ in range(2))
+        self.head = nn.Linear(15, 3)
+
+    def forward(self, x):
+        return self.head(x.flatten(1) + (self.one[:, None] * self.other).reshape(-1, 15))
+
+
+@pytest.mark.parametrize("kind", [Gated, Pair])
+def test_tensors_that_are_more_than_a_copy_for_each_datum_are_not_taken_for_it(kind):
+    model, data = made(kind), points()
+    data.inputs[0] = -data.inputs[0].abs()  # behind the gate
+    with Capture(model) as capture:
+        capture.forward(data.inputs)
+        assert capture.spread == set()
+    found, exact = (rule.curvature(model, data, Categorical()).blocks for rule in (Kfac(), Ggn(joint=False)))
+    for name in set(dict(model.named_parameters())) - {"head.weight", "head.bias"}:
+        assert_close(found[name].eigenvalues, exact[name].dense().diagonal(), rtol=1e-10, atol=1e-12)

@@ -1,5 +1,7 @@
 """Data of a user: folders of images, tables and arrays become tasks, or are refused with what to do."""
 
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -104,6 +106,9 @@ def test_what_is_meant_as_data_is_known(tmp_path):
         ("t.csv", "a\n", {"target": "a"}, "a line of headings and two lines"),
         ("t.csv", "a,b\n1,x\n2,x\n", {"target": "b"}, "Classes must be two or more"),
         ("t.csv", "a,b\n1,x\n2,y\n3,y\n", {"target": "b"}, "'x' has one"),
+        ("t.csv", "a,a,b\n1,2,x\n2,3,y\n3,4,y\n", {"target": "b"}, "several of 'a'"),
+        ("t.csv", "a;b\n1;x\n2;y\n3;y\n", {"target": "b"}, "must have commas between them"),
+        ("t.csv", "a,b\n\n1,x\n2\n3,y\n", {"target": "b"}, "line 4 has other"),
         ("t.csv", "a,b\n1,x\n2,y\n", {"target": "b", "kind": "values"}, "text are classes"),
         ("t.csv", "a,b\n" + "".join(f"w{i},{i}\n" for i in range(30)), {"target": "b"}, "text of 30 different words"),
         ("t.csv", "a,b\n", {"target": "b", "kind": "luck"}, "must be one of classes, values"),
@@ -143,3 +148,88 @@ def test_arrays_that_do_not_go_together_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.array([{}] * 3), y=np.zeros(3))
     with pytest.raises(ValueError, match="must hold arrays"):
         read_task(tmp_path / "a.npz")
+    beside = {"x": x + np.arange(2), "y": np.arange(3) % 2}
+    damaged = [
+        ({**beside, "x_test": x}, "both x_test and y_test, or neither"),
+        ({**beside, "X": x}, "differ in more than capitals"),
+        ({**beside, "x_test": x, "y_test": np.array([0, 1, 2])}, "'2' is not"),
+        ({**beside, "x_test": x, "y_test": np.zeros((3, 1))}, "y as many"),
+        ({"x": x[:1], "y": np.array([0.5])}, "got 1 and 0"),
+        ({"x": x[:, :0], "y": y}, "x must be finite numbers"),
+        ({"x": 1e300 * (x + np.arange(2)), "y": np.arange(3.0) / 2}, "too large"),
+        ({"x": x, "y": np.array([0, 1, np.inf])}, "Targets must be finite"),
+        ({"x": x, "y": np.array([0, 1, 1j])}, "numbers or text"),
+    ]
+    for arrays, message in damaged:
+        np.savez(tmp_path / "a.npz", **arrays)
+        with pytest.raises(ValueError, match=message):
+            read_task(tmp_path / "a.npz", kind="classes" if "Targets" in message else None)
+
+
+@pytest.mark.parametrize("shape", ["(10000000000000000, 2)", "[" * 3000])
+def test_arrays_whose_header_is_false_are_refused(tmp_path, shape):
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(ValueError, match="must hold arrays"):
+        read_task(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
+def test_images_of_more_than_8_bits_keep_their_numbers(tmp_path, kind):
+    pixels = np.random.default_rng(0).integers(0, 60000, (8, 6, 6)).astype(kind)
+    for index, image in enumerate(pixels):
+        (tmp_path / "ab"[index % 2]).mkdir(exist_ok=True)
+        Image.fromarray(image).save(tmp_path / "ab"[index % 2] / f"{index}.tif")
+    task = read_task(tmp_path)
+    learned = sorted(task.train[0].flatten().tolist())
+    inside = [image for image in pixels.astype(float) if any(_is_image(image, one) for one in task.train[0])]
+    expected = np.sort(np.stack(inside).ravel())
+    assert len(inside) == 6
+    assert learned == pytest.approx((expected - expected.mean()) / expected.std(), abs=1e-4)
+    Image.new("L", (6, 6)).save(tmp_path / "a" / "shallow.png")
+    with pytest.raises(ValueError, match="of one depth"):
+        read_task(tmp_path)
+
+
+def _is_image(pixels, image):
+    """Whether they are the same but for an affine map of numbers."""
+    return np.corrcoef(pixels.ravel(), image.flatten())[0, 1] > 0.999999
+
+
+def test_images_are_upright_and_hidden_ones_are_left_aside(tmp_path):
+    pixels = np.arange(24, dtype=np.uint8).reshape(4, 6)
+    for name in ("a", "b", "a/.cache", ".checkpoints"):
+        (tmp_path / name).mkdir()
+        for index in range(3):
+            turned = Image.fromarray(pixels).rotate(90, expand=True) if index else Image.fromarray(pixels)
+            exif = turned.getexif()
+            exif[0x0112] = 6 if index else 1
+            turned.save(tmp_path / name / f"{index}.png", exif=exif)
+    (tmp_path / "a" / "._0.png").write_bytes(b"beside 0.png")
+    task = read_task(tmp_path)
+    assert task.names == ("a", "b")
+    assert task.in_shape == (1, 4, 6)
+    images = torch.cat([task.train[0], task.test[0]])
+    assert len(images) == 6
+    assert torch.equal(images, images[:1].expand_as(images))
+
+
+def test_folders_of_training_may_stand_alone_and_tests_must_be_of_known_classes(tmp_path):
+    paint(tmp_path / "Train", 5)
+    assert read_task(tmp_path).names == ("dark", "light")
+    (tmp_path / "Test" / "other").mkdir(parents=True)
+    with pytest.raises(ValueError, match="got 10 and 0"):
+        read_task(tmp_path)
+    Image.new("L", (6, 6)).save(tmp_path / "Test" / "other" / "0.png")
+    with pytest.raises(ValueError, match="'other' is not"):
+        read_task(tmp_path)
+
+
+def test_features_far_from_zero_and_large_classes_are_told_apart(tmp_path):
+    lines = [f"{1_700_000_000 + index}, {10_000_000 + index % 2}" for index in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["seconds, class", *lines]))
+    task = read_task(tmp_path / "t.csv", target="class")
+    assert task.names == ("10000000", "10000001")
+    assert len(task.train[0].unique()) == len(task.train[0])
+    assert float(task.train[0].std(correction=0)) == pytest.approx(1, abs=1e-5)

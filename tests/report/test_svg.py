@@ -147,3 +147,19 @@ def test_names_are_text_whatever_they_are():
     figure = Figure(Scatter(x=[0, 1], y=[0, 1], name="&lt;script&gt;", mode="lines", showlegend=True))
     style(figure, 300, showlegend=True)
     assert "<script>" in texts(parse(figure))
+
+
+def test_long_lines_are_thinned_without_losing_what_stands_out():
+    values = [0.0] * 9001
+    values[4321], values[-1] = 1.0, 0.5
+    drawn = draw(Figure(Scatter(x=list(range(9001)), y=values, mode="lines")), 400, "long")
+    heights = [float(point.split()[1]) for point in re.findall(r'd="M([^"]*)"', drawn)[0].split("L")]
+    assert 200 < len(heights) < 900
+    assert heights.count(min(heights)) == 1
+    assert heights[-1] == pytest.approx((min(heights) + max(heights)) / 2, abs=0.1)
+
+
+def test_bars_without_a_length_are_left_out():
+    drawn = draw(Figure(Bar(x=["a", "b", "c"], y=[1.0, float("nan"), None])), 400, "bars")
+    assert drawn.count("<rect") == 1
+    assert "nan" not in drawn

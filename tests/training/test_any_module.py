@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.training.rebuild import build_layers, describe_layers
+from symbayes.training.rebuild import build_layers, describe_layers, refuse_large
 from tests.small import load_few
 
 LAYERS = [
@@ -125,3 +125,28 @@ def test_notebooks_are_shown_tables(results):
     model = nn.Linear(2, 2)
     found = sb.laplace_evidence(model, (torch.randn(9, 2), torch.zeros(9).long()), sb.Categorical(), sb.ScalarPrior(model))
     assert "Estimator: KFAC" in found._repr_html_()
+
+
+def test_layers_that_are_used_twice_are_built_twice_and_ties_are_not_guessed(tmp_path):
+    act, first, second = nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 4)
+    described = describe_layers(nn.Sequential(first, act, second, act))
+    assert described is not None
+    assert list(described["layers"]) == ["0", "1", "2", "3"]
+    second.weight = first.weight
+    assert describe_layers(nn.Sequential(first, act, second)) is None
+    assert describe_layers(nn.Sequential(nn.Sequential(first), act, first)) is None
+
+
+@pytest.mark.parametrize("beside", [{"device": "cpu"}, {"dtype": None}, {"_weight": None}])
+def test_descriptions_that_say_where_to_build_are_refused(beside):
+    settings = {"num_embeddings": 2**40, "embedding_dim": 2**10, **beside}
+    with torch.device("meta"), pytest.raises(ValueError, match="must not say where"):
+        build_layers({"kind": "Embedding", "settings": settings})
+
+
+def test_layers_that_would_fill_the_memory_are_refused():
+    described = describe_layers(nn.Sequential(nn.Linear(3, 4), nn.ConstantPad1d(2**28, 0.0)))
+    assert described is not None
+    refuse_large(described, torch.zeros(1, 3, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"ConstantPad1d.* gives 1,073,741,832"):
+        refuse_large(described, torch.zeros(2, 3))

@@ -9,7 +9,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import symbayes as sb
+from symbayes.data.source import source_for
 from symbayes.loggers import scalars
+from symbayes.training.fit import Watched
+from symbayes.training.trainer import Problem
 from tests.small import load_few
 
 
@@ -105,3 +108,38 @@ def test_a_package_that_is_not_there_is_asked_for(package, make, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"pip install 'symbayes\[{package}\]'"):
         make()
+
+
+def test_callbacks_may_change_their_record_and_nothing_else(task, tmp_path):
+    def spoil(record):
+        record.extents["angle"] = 1.0
+        if record.evidence is not None:
+            record.evidence.precision.clear()
+
+    result = sb.fit(network(), task.train, epochs=2, callbacks=[spoil], progress=False)
+    assert all(not record.extents for record in result.history)
+    assert len(result.evidence.precision) > 0
+    result.save(tmp_path)
+
+
+def test_data_that_cannot_be_watched_are_refused_before_training(task):
+    inputs, targets = task.test
+    begun = []
+    for watched, kind, message in (
+        ((inputs[..., 1:], targets), ValueError, "Validation data must be of the shape"),
+        ((inputs.clone().fill_(torch.nan), targets), sb.NotFiniteError, "nll on them is nan"),
+        ((inputs, targets + 10), ValueError, "targets must lie in"),
+    ):
+        with pytest.raises(kind, match=message):
+            sb.fit(network(), task.train, epochs=2, callbacks=[begun.append], validation=watched, progress=False)
+    assert not begun
+
+
+def test_what_is_not_finite_while_watching_is_left_out(task, tmp_path):
+    model = network()
+    problem = Problem(model, source_for(model, task.train), sb.Categorical(), sb.ScalarPrior(model))
+    watched = Watched(problem, source_for(model, task.test))
+    with torch.no_grad():
+        model[-1].weight.fill_(torch.inf)
+    assert "nll" not in watched.metrics()
+    assert "accuracy" in watched.metrics()

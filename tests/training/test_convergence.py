@@ -48,6 +48,8 @@ def test_precisions_that_move_are_told_by_the_last_hyper_step():
     found = judge(history(FLAT, steps), 1000)
     assert found.reasons == ("precisions are still moving (the last hyper-step changed them by 25 % on average)",)
     assert judge(history(FLAT, [0.5, 0.5, 0.5, 0.01, 3.0]), 1000)  # the last is of a search
+    once = judge(history([0.5, 0.5]), 1000)
+    assert once.reasons == ("precisions may still be moving (they were updated once)",)
 
 
 def test_evidence_below_outputs_of_zero_and_partial_results_are_no_success():

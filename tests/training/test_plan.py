@@ -63,3 +63,12 @@ def test_the_command_says_what_is_needed_or_what_is_wrong():
     wrong = CliRunner().invoke(app, ["plan", "tests.training.test_plan", "--inputs", "1,8,8", "--data", "1000"])
     assert wrong.exit_code == 2
     assert "package.module:function" in wrong.output
+    for model, inputs, message in (("network", "1x8x8", "with commas"), ("flat", "4", "outputs")):
+        command = ["plan", f"tests.training.test_plan:{model}", "--inputs", inputs, "--data", "1000"]
+        wrong = CliRunner().invoke(app, command)
+        assert wrong.exit_code == 2
+        assert message in wrong.output
+
+
+def flat():
+    return nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
