@@ -271,6 +271,8 @@ class Capture:
         tensors = held(self.model, differentiable=False)
         few = [inputs[:1].repeat(count, *(1,) * (inputs.ndim - 1)) for count in (2, 5)]
         may = [name for name in self.layout.free if tensors[name].shape[:1] == (1,)]
+        if all(self._spreads(may, tensors, looked_at) for looked_at in (*few, inputs) if may):
+            return set(may)
         for looked_at in (*few, inputs):
             may = [name for name in may if self._spreads([name], tensors, looked_at)]
         return set(may) if len(may) < 2 or self._spreads(may, tensors, inputs) else set()
