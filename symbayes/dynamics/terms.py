@@ -2,8 +2,8 @@
 
 Of f = Σ c_i φ_i let W be the variance along trajectories, N what noise adds to it, and V the variance over all states. A
 conserved quantity has W = N, however motion came about. All three are quadratic in c, so the c of smallest (W − N) / V is an
-eigenvector. It has all terms of the library; those that matter least are left out one by one, and of all sums on the way the
-evidence chooses.
+eigenvector. It has all terms of the library; those that matter least are left out one by one, and of all sums on the way
+an information criterion chooses, as BIC does: how constant a sum is, against a cost for each of its terms.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ class Sum:
     Args:
         library: Of the terms that it has.
         coefficients: One for each.
-        score: Minus twice the log evidence, up to a constant; comparable between sums of the same data.
+        score: The information criterion, lower for better sums; comparable between sums of the same data.
         left: (W − N) / V + what is not known of N, in the data it was found in.
     """
 
@@ -169,7 +169,7 @@ class ByTrajectory:
 
 
 def shortened(library: Library, moments: Moments, allowed: Sequence[int], longest: int) -> Sum | None:
-    """The sum of the highest evidence among those on the way from all allowed terms to a single one.
+    """The sum of the best score among those on the way from all allowed terms to a single one.
 
     Args:
         library: Of terms.
@@ -178,11 +178,11 @@ def shortened(library: Library, moments: Moments, allowed: Sequence[int], longes
         longest: How many it has at most.
     """
     places, best = list(allowed), (np.inf, np.inf, list[int](), np.zeros(0))
-    observations = _INDEPENDENT * moments.trajectories
+    observations, costs = _INDEPENDENT * moments.trajectories, library.costs
     while places:
         left, coefficients = moments.most_constant(places)
         if len(places) <= longest:
-            cost = sum(library.costs[place] for place in places)
+            cost = sum(costs[place] for place in places)
             score = observations * np.log(left + moments.resolution) + _PENALTY * cost * np.log(observations)
             if score < best[0]:
                 best = (float(score), left, list(places), coefficients)
@@ -284,7 +284,7 @@ def candidates(
 ) -> list[tuple[Sum, bool]]:
     """Sums that may be conserved, in the order in which they were judged, and whether each follows from those before it.
 
-    That of the highest evidence comes first, of all libraries; of equal ones, that of the simplest. It is judged before the
+    That of the best score comes first, of all libraries; of equal ones, that of the simplest. It is judged before the
     next is sought: what is a function of one or two that hold is passed over, or of all in a library that gave none of them,
     and the library of one that does not hold is closed, as is any other that offers the same terms. After each, the term of it
     that varies most is left out of what its library is asked for next. What varies more than any tolerance is passed over,
