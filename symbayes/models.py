@@ -326,13 +326,13 @@ def mlp(data: Classified, width: int = 1000, *, generator: Generator | None = No
         generator: For the initial weights; the global one when None.
     """
     in_shape, classes = shape_and_classes(data)
-    layers = {
-        "flatten": nn.Flatten(),
-        "hidden": _linear(prod(in_shape), width, generator),
-        "tanh": nn.Tanh(),
-        "head": _linear(width, classes, generator),
-    }
-    return nn.Sequential(OrderedDict(layers))
+    return perceptron(prod(in_shape), classes, width, generator)
+
+
+def perceptron(features: int, outputs: int, width: int, generator: Generator | None) -> nn.Sequential:
+    """One hidden layer with tanh, for inputs that have so many features once they are flattened."""
+    hidden, head = _linear(features, width, generator), _linear(width, outputs, generator)
+    return nn.Sequential(OrderedDict(flatten=nn.Flatten(), hidden=hidden, tanh=nn.Tanh(), head=head))
 
 
 def lenet(data: Classified, *, generator: Generator | None = None) -> nn.Sequential:

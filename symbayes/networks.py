@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Generator, nn
 
-from symbayes.models import build_allconv
+from symbayes.models import build_allconv, perceptron
 
 #: Of the first layer of `allconv`, and of the hidden layer of a perceptron.
 _WIDTH, _HIDDEN = 10, 64
@@ -31,10 +31,4 @@ def network_for(
     """
     if len(in_shape) > 1:
         return build_allconv(tuple(in_shape), outputs, paths, width or _WIDTH, group=group, generator=generator)
-    units = width or _HIDDEN
-    hidden, head = nn.Linear(in_shape[0], units), nn.Linear(units, outputs)
-    for layer in (hidden, head):
-        for parameter in layer.parameters():
-            bound = layer.in_features**-0.5
-            nn.init.uniform_(parameter, -bound, bound, generator=generator)
-    return nn.Sequential(hidden, nn.Tanh(), head)
+    return perceptron(in_shape[0], outputs, width or _HIDDEN, generator)

@@ -15,7 +15,7 @@ from symbayes.layout import Layout, weights
 #: Input rows are formed for as many data at a time as stay below this many numbers.
 ROW_BUDGET, ROW_BUDGET_CPU = 2**26, 2**20
 #: What a datum takes beyond what was counted: gradients on their way back, and workspaces.
-_BESIDE = 1.5
+_BESIDE = 3.0
 #: Products with vectors hold tangents beside what a pass holds, and gradients of both.
 _PRODUCT = 3.0
 _GIB = 2**30

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from symbayes.equivariance import KEPT
 from symbayes.report.plots import layers
 from symbayes.text import percent
-from symbayes.training.symmetries import SLIGHT, USED, PathRow, breaking, with_tensors
+from symbayes.training.symmetries import USED, PathRow, breaking, verb_of, with_tensors
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def _verdict(rows: Sequence[PathRow]) -> tuple[str, str]:
     for name in names:
         error = next((row.error for row in rows if row.symmetry == name), None)
         if error is not None:
-            verb = "keeps" if error < KEPT else "slightly breaks" if error < SLIGHT else "breaks"
+            verb = verb_of(error)
             measured = f" ({percent(error)})".replace(" %", "\N{NO-BREAK SPACE}%")
             said[f"{verb} {name}{measured}"] = verb
         else:  # not measured, so it is not known by how much

@@ -315,6 +315,11 @@ def _sentence(layer: str, rows: Sequence[PathRow]) -> str:
     return f"{layer} {' and '.join(said)} ({used})" + (f": {blamed}" if blamed else "")
 
 
+def verb_of(error: float) -> str:
+    """What a layer of an equivariance error does to the symmetry."""
+    return "keeps" if error < KEPT else "slightly breaks" if error < SLIGHT else "breaks"
+
+
 def _measured(
     rows: Sequence[PathRow],
     errors: Mapping[str, float],
@@ -328,7 +333,7 @@ def _measured(
     for name in names:
         words = f"{name} ({'equivariance ' if name == names[0] else ''}error {percent(errors[name])})"
         if errors[name] >= KEPT:
-            verdicts["breaks" if errors[name] >= SLIGHT else "slightly breaks"].append(words)
+            verdicts[verb_of(errors[name])].append(words)
         elif not any(_implies(having, name, other) for other in kept):
             kept.append(name)
             verdicts["keeps"].append(words)
