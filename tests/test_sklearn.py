@@ -32,7 +32,7 @@ def digits():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", KINDS)
 def test_scikit_learn_finds_nothing_wrong(kind):
-    found = check_estimator(small(kind), on_skip=None)
+    found = check_estimator(small(kind, epochs=20), on_skip=None)
     assert len(found) > 40
 
 
