@@ -288,7 +288,7 @@ def learn_energy(
         )
     units = units if units is not None else begin.units if begin is not None else Scaling.of(train)
     inside = units.entered(train).float()
-    model = search.model(inside.step, train.degrees, units, symmetry, seed).to(device)
+    model = search.model(inside, units, symmetry, seed).to(device)
     if begin is not None:
         _begin_with(begin, model, units)
     likelihood = Gaussian(0.1, outputs=2 * train.degrees)

@@ -120,7 +120,7 @@ class EnergyDiscovery(Discovery):
         if observables is None:
             return []
         if self.span is not None:
-            found = read_quadratics(self.span, self.units, self.held_out, self.followed)
+            found = read_quadratics(self.span, self.units, self.learned_from, self.held_out, self.followed)
         else:
             data = (self.learned_from, self.held_out)
             found = read_observables(observables, self.units, *data, self.search.threshold, self.followed)

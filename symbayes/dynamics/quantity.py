@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from symbayes.dynamics.constant import by_variation
 from symbayes.dynamics.denoising import denoised
 from symbayes.dynamics.observables import (
     Observables,
@@ -190,25 +191,50 @@ class Quantity:
         return self.observable(states.double())
 
 
-def read_quadratics(span: Span, units: Scaling, held_out: Trajectories, followed: Trajectories | None = None) -> list[Quantity]:
+def read_quadratics(
+    span: Span, units: Scaling, learned_from: Trajectories, held_out: Trajectories, followed: Trajectories | None = None
+) -> list[Quantity]:
     """As many quantities as the span counts, in coordinates of the data: short ones that span the same.
+
+    What is nearly constant where it was learned from is told apart from the rest of the span first, so that one direction that
+    is not conserved does not spoil the formulas of all others.
 
     Args:
         span: Of what was learned.
         units: That it was learned in.
+        learned_from: The trajectories of training.
         held_out: On which variations are measured, and coefficients fitted.
         followed: The longest trajectories there are, over which drift is measured; those held out when None.
     """
     if not span.count:
         return []
-    rows, pivots = echelon(coefficients(span.kept()))
+    parts = _parted(coefficients(span.kept()).detach(), units.entered(learned_from))
+    return [quantity for part in parts for quantity in _short(part, span, units, held_out, followed or held_out)]
+
+
+def _parted(rows: Float[Tensor, "k c"], learned_from: Trajectories) -> list[Float[Tensor, "_ c"]]:
+    """Coefficients that span the same: of what was constant along trajectories, and of the rest; all are in the same units."""
+    if len(learned_from) < 2:
+        return [rows]
+    values = _along(monomials, denoised(replace(learned_from, targets=None)).trajectories)
+    _, rows = by_variation(rows, values)
+    variations = torch.tensor([constancy(values @ row, _size(row, values))[0] for row in rows])
+    constant = variations <= 2 * CONFIRMED * typical(values, values.square().mean((0, 1)))  # those in doubt among them
+    return [part for part in (rows[constant], rows[~constant]) if len(part)]
+
+
+def _short(
+    part: Float[Tensor, "k c"], span: Span, units: Scaling, held_out: Trajectories, followed: Trajectories
+) -> list[Quantity]:
+    """Short quantities that span the same as some coefficients, which are in the units of a span."""
+    rows, pivots = echelon(part)
     inside = with_coefficients(rows, span.directions.size)
     strengths = span.strength(functional.normalize(generator_rows(inside), dim=1))
     outside = coefficients(units.left(inside))
     outside = outside / outside[range(len(pivots)), pivots][:, None]
     fits = fitted(outside, pivots, held_out)
     names = monomial_names(held_out.names)
-    values, long = _along(monomials, held_out), _along(monomials, followed or held_out)
+    values, long = _along(monomials, held_out), _along(monomials, followed)
     found = []
     for index, row in enumerate(outside):
         # What a term contributes, in units in which states are of size one.
@@ -223,7 +249,7 @@ def read_quadratics(span: Span, units: Scaling, held_out: Trajectories, followed
         reference = typical(long, long.square().mean((0, 1)), _alike(shown, held_out.degrees))
         drift = constancy(long @ row, _size(row, long))[0] / max(reference, _LEAST)
         strength, observable = float(strengths[index]), partial(_quadratic, row)
-        time = (followed or held_out).duration
+        time = followed.duration
         found.append(Quantity(formula(terms), tuple(terms), strength, variation, error, observable, time, reference, drift))
     return found
 

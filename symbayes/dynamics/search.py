@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator
 
+from symbayes.dynamics.constant import least_varying
 from symbayes.dynamics.network import HamiltonianNetwork, Perceptron
 from symbayes.dynamics.observables import NeuralObservables, Observables, Quadratics
 from symbayes.dynamics.phase import Integrator, Midpoint
-from symbayes.dynamics.trajectories import Scaling
+from symbayes.dynamics.trajectories import Scaling, Trajectories
 from symbayes.posterior.families import MatrixNormal
 from symbayes.training.elbo import Elbo
 from symbayes.training.trainer import Schedule
@@ -21,7 +22,8 @@ class Search:
     Args:
         quantities: How many observables there are to begin with: more than are conserved, since those that are not vanish. None
             for twice the square of the degrees of freedom, and at most 16; of neural ones, for one.
-        start: The size of the first observables, in units in which states are of size one.
+        start: The size of the first observables, in units in which states are of size one. Quadratics begin with those that
+            vary least along trajectories.
         width: Of the hidden layers of the energy.
         hidden: How many there are.
         integrator: From one state to the next.
@@ -64,18 +66,18 @@ class Search:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name):g}.")
 
-    def model(self, step: float, degrees: int, units: Scaling, symmetry: str | Quadratics, seed: int) -> HamiltonianNetwork:
-        """The network to be trained, in the units given.
+    def model(self, seen: Trajectories, units: Scaling, symmetry: str | Quadratics, seed: int) -> HamiltonianNetwork:
+        """The network to be trained on trajectories, which are in the units given.
 
         Raises:
             ValueError: If there is no such symmetry.
         """
         generator = torch.Generator().manual_seed(seed)
-        net = Perceptron(2 * degrees, self.width, self.hidden, generator=generator)
+        net = Perceptron(2 * seen.degrees, self.width, self.hidden, generator=generator)
         return HamiltonianNetwork(
             net,
-            step,
-            self._observables(degrees, units, symmetry, generator),
+            seen.step,
+            self._observables(seen, units, symmetry, generator),
             integrator=self.integrator,
             measure=self.measure,
             samples=self.samples,
@@ -103,9 +105,9 @@ class Search:
         return epochs * -(-pairs // self.batch_size)
 
     def _observables(
-        self, degrees: int, units: Scaling, symmetry: str | Quadratics, generator: Generator
+        self, seen: Trajectories, units: Scaling, symmetry: str | Quadratics, generator: Generator
     ) -> Observables | None:
-        size = 2 * degrees
+        degrees, size = seen.degrees, 2 * seen.degrees
         if isinstance(symmetry, Quadratics):
             if symmetry.size != size:
                 raise ValueError(f"Quadratics must be of states of {size} numbers, as the data are; got {symmetry.size}.")
@@ -113,10 +115,20 @@ class Search:
         match symmetry:
             case "quadratic":
                 count = self.quantities if self.quantities is not None else min(2 * degrees**2, 16)
-                return Quadratics.random(count, size, self.start / size, generator=generator)
+                return self._quadratics(seen, count, generator)
             case "neural":
                 return NeuralObservables(self.quantities or 1, size, 16, std=self.start / 4, generator=generator)
             case "none":
                 return None
             case _:
                 raise ValueError(f"symmetry must be 'quadratic', 'neural', 'none' or fixed Quadratics; got {symmetry!r}.")
+
+    def _quadratics(self, seen: Trajectories, count: int, generator: Generator) -> Quadratics:
+        """What varies least along trajectories, at the size of random ones; random, where there is no more than one."""
+        size = 2 * seen.degrees
+        first = Quadratics.random(count, size, self.start / size, generator=generator)
+        if len(seen) > 1:
+            constant = least_varying(seen, count)
+            for begin, value in ((first.halves, constant.halves), (first.linear, constant.linear)):
+                begin.data[: len(value)] = 2**0.5 * self.start * value
+        return first

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics import Search, System, Trajectories, energy, simulate, system
-from symbayes.dynamics.observables import unitary
+from symbayes.dynamics.observables import Quadratics, unitary
 from symbayes.dynamics.summary import DiscoverySummary, read_discovery
 from symbayes.dynamics.trajectories import Scaling
 from symbayes.layout import hyperparameters
@@ -205,7 +205,8 @@ def test_a_saved_network_and_its_units_predict_the_same(tmp_path):
     stored = json.loads((tmp_path / "discovery.json").read_text())
     assert len(stored["rollout"]["times"]) == 10 * 4 + 1  # ten times as long as what was held out
     scale, time = torch.tensor(stored["units"]["scale"], dtype=torch.float64), stored["units"]["time"]
-    again = QUICK.model(stored["step"] / time, 1, Scaling(scale, time), "quadratic", 5)
+    units = Scaling(scale, time)
+    again = QUICK.model(units.entered(data()).float(), units, "quadratic", 5)
     model = sb.load_result(tmp_path / "run", model=again).model.eval()
     states = found.held_out.states[0]
     expected = found.predict(states, by="plug-in")
@@ -277,7 +278,8 @@ def test_maximum_likelihood_has_no_use_for_symmetry():
     units = Scaling.of(made)
     inside = units.entered(made).float()
     search = Search(quantities=1, width=24, samples=8)
-    model = search.model(inside.step, 1, units, "quadratic", 0)
+    model = search.model(inside, units, "quadratic", 0)
+    model.observables = Quadratics.random(1, 2, 0.1, generator=torch.Generator().manual_seed(0))
     before = float(model.observables.generators().detach().norm())
     adam = torch.optim.Adam(model.parameters(), 0.01)
     model.train()

@@ -34,7 +34,7 @@ def known(noise: float = 0.0) -> Quadratics:
 
 def test_formulas_are_short_and_exact_where_the_span_is():
     units = Scaling.of(DATA)
-    found = read_quadratics(span_of(units.taken_in(known()), 0.05), units, DATA)
+    found = read_quadratics(span_of(units.taken_in(known()), 0.05), units, DATA, DATA)
     assert sorted(one.formula for one in found) == ["q1 p2 − q2 p1", "q1 q2 + p1 p2", "q1² + p1²", "q2² + p2²"]
     for one in found:
         assert one.variation < 1e-8
@@ -48,7 +48,7 @@ def test_formulas_are_short_and_exact_where_the_span_is():
 
 def test_a_fit_corrects_what_was_learned_and_says_how_exactly():
     units = Scaling.of(DATA)
-    found = read_quadratics(span_of(units.taken_in(known(0.01)), 0.1), units, DATA)
+    found = read_quadratics(span_of(units.taken_in(known(0.01)), 0.1), units, DATA, DATA)
     assert len(found) == 4
     for one in found:
         assert one.variation > 1e-4
@@ -89,7 +89,7 @@ def test_constancy_has_a_standard_error_over_trajectories():
 def test_a_single_trajectory_has_no_standard_error():
     alone = Trajectories(DATA.states[:1], DATA.step)
     units = Scaling.of(DATA)
-    for one in read_quadratics(span_of(units.taken_in(known(0.01)), 0.1), units, alone):
+    for one in read_quadratics(span_of(units.taken_in(known(0.01)), 0.1), units, DATA, alone):
         assert one.error is None
         assert "±" not in str(one)
 
@@ -124,7 +124,7 @@ def one(row, data, followed=None):
     """The quantity of these coefficients of monomials."""
     units = Scaling.of(data)
     given = with_coefficients(torch.tensor([row], dtype=torch.float64), data.states.shape[2])
-    (found,) = read_quadratics(span_of(units.taken_in(given), 1e-9), units, data, followed)
+    (found,) = read_quadratics(span_of(units.taken_in(given), 1e-9), units, data, data, followed)
     return found
 
 
@@ -179,7 +179,7 @@ def test_over_a_long_time_a_tenth_of_the_terms_is_asked_for():
 def test_what_is_conserved_is_confirmed_on_the_data_of_the_experiments(system, known, step):
     data = simulate(system, trajectories=30, steps=20, step=step, start=TESTS["test"], seed=1000)
     units = Scaling.of(data)
-    found = read_quadratics(span_of(units.taken_in(known), 1e-9), units, data)
+    found = read_quadratics(span_of(units.taken_in(known), 1e-9), units, data, data)
     assert len(found) == len(known.halves)
     assert all(one.confirmed and one.drift < 1e-6 for one in found)
     assert all(one.reference > 0.7 for one in found)

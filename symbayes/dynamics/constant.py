@@ -1,0 +1,63 @@
+"""Quadratics that vary least along trajectories: with which learning begins, and in which order a span is read."""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from symbayes.dynamics.denoising import denoised
+from symbayes.dynamics.observables import Quadratics, monomials, with_coefficients
+from symbayes.dynamics.trajectories import Trajectories
+
+#: Of the spread of each monomial, in place of zero where some are the same.
+_RIDGE = 1e-9
+
+
+def least_varying(seen: Trajectories, count: int) -> Quadratics:
+    """The quadratics that vary least along trajectories, the most constant first, each orthogonal to those before it.
+
+    Those of C(x) = cᵀ φ(x) are sought whose variance along trajectories, cᵀ W c, is least beside that over all states, cᵀ T c:
+    the first of the generalised eigenvectors of W and T. Then Gram and Schmidt, in the metric of generators. Noise in what was
+    seen is smoothed away before.
+
+    Args:
+        seen: Two trajectories or more, in the units that quadratics are to be in: a single one cannot tell.
+        count: How many; as many as there are monomials at most.
+    """
+    watched = seen.states if seen.targets is None else seen.targets
+    values = _along(denoised(replace(seen, states=watched, targets=None)).trajectories)
+    every = torch.eye(values.shape[2], dtype=torch.float64)
+    rows = by_variation(every, values)[1][:count]
+    size = seen.states.shape[2]
+    matrices = with_coefficients(rows, size)
+    flat = torch.cat([matrices.matrices.flatten(1), matrices.linear], 1)
+    basis = torch.linalg.qr(flat.T).Q.T
+    return Quadratics(basis[:, : size * size].unflatten(1, (size, size)) / 2, basis[:, size * size :], learned=False)
+
+
+def by_variation(
+    rows: Float[Tensor, "k c"], values: Float[Tensor, "trajectories times c"]
+) -> tuple[Float[Tensor, " k"], Float[Tensor, "k c"]]:
+    """What spans the same as some coefficients, and by how much of its spread each varies along trajectories; the least first.
+
+    Args:
+        rows: Coefficients.
+        values: Of monomials.
+    """
+    from scipy.linalg import eigh  # slow to import
+
+    every = values.flatten(0, 1)
+    sizes = every.std(0).clamp(min=1e-300)
+    along, spread = ((x / sizes).flatten(0, -2) for x in (values - values.mean(1, keepdim=True), every - every.mean(0)))
+    scaled = rows * sizes
+    scaled = scaled / scaled.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    inside = [scaled @ (part.T @ part / len(part)) @ scaled.T for part in (along, spread)]
+    inside[1] = inside[1] + _RIDGE * torch.eye(len(rows), dtype=rows.dtype)
+    variances, vectors = (torch.from_numpy(found) for found in eigh(inside[0].numpy(), inside[1].numpy()))
+    return variances.clamp(min=0).sqrt(), vectors.T @ scaled / sizes
+
+
+def _along(trajectories: Trajectories) -> Float[Tensor, "trajectories times c"]:
+    states = trajectories.states.double()
+    return monomials(states.flatten(0, 1)).unflatten(0, states.shape[:2])

@@ -1,0 +1,85 @@
+"""Quadratics that vary least along trajectories: against the truth, and against a search by brute force."""
+
+import pytest
+import torch
+
+from symbayes.dynamics.constant import by_variation, least_varying
+from symbayes.dynamics.observables import Quadratics, euclidean, monomials, unitary
+from symbayes.dynamics.quantity import generator_rows, parallelness, read_quadratics, span_of
+from symbayes.dynamics.search import Search
+from symbayes.dynamics.trajectories import Scaling, Trajectories, simulate
+
+
+def watched(system: str, count: int, noise: float, steps: int = 50, step: float = 0.3, seed: int = 0) -> Trajectories:
+    return simulate(system, trajectories=count, steps=steps, step=step, noise=noise, seed=seed)
+
+
+@pytest.mark.parametrize(("system", "count", "truth"), [("2-oscillators", 4, unitary(2)), ("3-oscillators", 9, unitary(3))])
+def test_without_noise_they_are_those_that_are_conserved(system, count, truth):
+    found = least_varying(watched(system, 30, 0.0, steps=20), count)
+    assert float(parallelness(found, truth.double()).min()) > 1 - 1e-9
+
+
+def test_they_are_found_in_noisy_observations_of_three_bodies():
+    data = watched("3-body-2d", 60, 0.03)
+    found = least_varying(data, 7)
+    known = euclidean(3, 2).double()
+    assert float(parallelness(known, found).min()) > 0.995
+
+
+def test_what_is_watched_are_the_noisy_targets():
+    data = watched("2-oscillators", 12, 0.1, steps=10)
+    exact = Trajectories(data.states, data.step, data.names)
+    one, other = (least_varying(each, 4) for each in (data, exact))
+    assert float((generator_rows(one) - generator_rows(other)).abs().max()) > 1e-3
+
+
+def test_each_is_of_norm_one_and_orthogonal_to_those_before_it():
+    found = generator_rows(least_varying(watched("2-oscillators", 10, 0.0), 6))
+    torch.testing.assert_close(found @ found.T, torch.eye(6, dtype=torch.float64))
+
+
+def test_the_first_varies_less_than_any_other_sum():
+    data = watched("pendulum", 20, 0.0, steps=15)
+    states = data.states.double()
+    values = monomials(states.flatten(0, 1)).unflatten(0, states.shape[:2])
+    variations, rows = by_variation(torch.eye(values.shape[2], dtype=torch.float64), values)
+
+    def variation(row):
+        sums = values @ row
+        return float((sums.var(1, correction=0).mean() / sums.flatten().var(correction=0)).sqrt())
+
+    assert [variation(row) for row in rows] == pytest.approx(variations.tolist(), rel=1e-4)
+    generator = torch.Generator().manual_seed(0)
+    others = torch.randn(2000, len(rows), generator=generator, dtype=torch.float64)
+    assert min(variation(row) for row in others) >= float(variations[0])
+
+
+def test_what_is_conserved_is_told_apart_from_what_is_not():
+    data = watched("2-oscillators", 20, 0.0, steps=20)
+    exact, generator = unitary(2).double(), torch.Generator().manual_seed(0)
+    halves = torch.cat([exact.halves.detach(), torch.randn(2, 4, 4, generator=generator, dtype=torch.float64)])
+    mixed = torch.einsum("lk,kab->lab", torch.randn(6, 6, generator=generator, dtype=torch.float64), halves)
+    both = Quadratics(mixed, torch.zeros(6, 4, dtype=torch.float64))
+    found = read_quadratics(span_of(both, 1e-9), Scaling.none(data), data, data)
+    confirmed = [one.formula for one in found if one.confirmed]
+    assert sorted(confirmed) == ["q1 p2 − q2 p1", "q1 q2 + p1 p2", "q1² + p1²", "q2² + p2²"]
+    assert len(found) == 6
+
+
+def test_a_search_begins_with_them_and_with_random_ones_where_there_is_one_trajectory():
+    data = watched("2-oscillators", 20, 0.0, steps=20)
+    search, units = Search(quantities=6, start=0.3), Scaling.none(data)
+    many = search.model(data, units, "quadratic", 0).observables
+    rows = generator_rows(many)
+    assert rows.norm(dim=1).tolist() == pytest.approx([2**0.5 * 0.3] * 6, rel=1e-5)
+    assert float(parallelness(many, unitary(2).double())[:4].min()) > 1 - 1e-6
+    one = Trajectories(data.states[:1], data.step)
+    alone = search.model(one, units, "quadratic", 0).observables
+    assert float(parallelness(alone, unitary(2).double()).max()) < 0.9
+
+
+def test_more_are_asked_for_than_there_are_monomials():
+    data = watched("oscillator", 5, 0.0)
+    model = Search(quantities=8).model(data, Scaling.none(data), "quadratic", 0)
+    assert model.observables.count == 8
