@@ -164,9 +164,10 @@ def _heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def tests_for(folder: str) -> list[str]:
-    """The tests of a part, and after them the contracts."""
-    return [f"tests/{folder}", "tests/contracts"]
+def asked_for(folder: str, mutant: Mutant | None = None) -> list[str]:
+    """The tests of a part, those that are named after the file of a mutant first, and after them the contracts."""
+    own = [] if mutant is None else [f"tests/{folder}/test_{mutant.path.stem}.py"]
+    return [*(name for name in own if (ROOT / name).exists()), f"tests/{folder}", "tests/contracts"]
 
 
 def main() -> int:
@@ -189,22 +190,25 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         copies = [Copy(Path(folder) / str(job)) for job in range(asked.jobs)]
         free, survivors, lasts = list(copies), list[Mutant](), dict[str, float]()
-        for part in folders:
-            started = time.monotonic()
-            if copies[0].fails(tests_for(part)):
+
+        def begin(part: str) -> None:
+            started, copy = time.monotonic(), free.pop()
+            if copy.fails(asked_for(part)):
                 raise SystemExit(f"The tests of {part} must pass before there is a mutant; they do not.")
             lasts[part] = _PATIENCE * (time.monotonic() - started) + _MORE
+            free.append(copy)
 
         def judge(number: int) -> None:
             part, mutant = drawn[number]
             copy = free.pop()
-            survived = copy.survives(mutant, tests_for(part), lasts[part])
+            survived = copy.survives(mutant, asked_for(part, mutant), lasts[part])
             free.append(copy)
             if survived:
                 survivors.append(mutant)
             console.print(f"{number + 1}: {'SURVIVES' if survived else 'killed'} {mutant.words()}")
 
         with ThreadPoolExecutor(asked.jobs) as pool:
+            list(pool.map(begin, folders))
             list(pool.map(judge, range(len(drawn))))
     killed = len(drawn) - len(survivors)
     console.print(f"{killed} of {len(drawn)} mutants killed, {len(survivors)} survive; seed {asked.seed}")
