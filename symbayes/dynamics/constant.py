@@ -25,8 +25,8 @@ def least_varying(seen: Trajectories, count: int) -> Quadratics:
         seen: Two trajectories or more, in the units that quadratics are to be in: a single one cannot tell.
         count: How many; as many as there are monomials at most.
     """
-    watched = seen.states if seen.targets is None else seen.targets
-    values = _along(denoised(replace(seen, states=watched, targets=None)).trajectories)
+    states = smoothed(seen).states
+    values = monomials(states.flatten(0, 1)).unflatten(0, states.shape[:2])
     every = torch.eye(values.shape[2], dtype=torch.float64)
     rows = by_variation(every, values)[1][:count]
     size = seen.states.shape[2]
@@ -58,6 +58,7 @@ def by_variation(
     return variances.clamp(min=0).sqrt(), vectors.T @ scaled / sizes
 
 
-def _along(trajectories: Trajectories) -> Float[Tensor, "trajectories times c"]:
-    states = trajectories.states.double()
-    return monomials(states.flatten(0, 1)).unflatten(0, states.shape[:2])
+def smoothed(seen: Trajectories) -> Trajectories:
+    """What was seen of motion, less its noise: targets where there are any, and otherwise states."""
+    states = seen.states if seen.targets is None else seen.targets
+    return denoised(replace(seen, states=states, targets=None)).trajectories

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from symbayes.dynamics.constant import by_variation
+from symbayes.dynamics.constant import by_variation, smoothed
 from symbayes.dynamics.denoising import denoised
 from symbayes.dynamics.observables import (
     Observables,
@@ -213,10 +213,10 @@ def read_quadratics(
 
 
 def _parted(rows: Float[Tensor, "k c"], learned_from: Trajectories) -> list[Float[Tensor, "_ c"]]:
-    """Coefficients that span the same: of what was constant along trajectories, and of the rest; all are in the same units."""
+    """Coefficients that span the same: of what is constant along trajectories, and of the rest; all are in the same units."""
     if len(learned_from) < 2:
         return [rows]
-    values = _along(monomials, denoised(replace(learned_from, targets=None)).trajectories)
+    values = _along(monomials, smoothed(learned_from))
     _, rows = by_variation(rows, values)
     variations = torch.tensor([constancy(values @ row, _size(row, values))[0] for row in rows])
     constant = variations <= 2 * CONFIRMED * typical(values, values.square().mean((0, 1)))  # those in doubt among them
