@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics import Search, System, Trajectories, energy, simulate, system
-from symbayes.dynamics.observables import Quadratics, unitary
+from symbayes.dynamics.observables import unitary
 from symbayes.dynamics.summary import DiscoverySummary, read_discovery
 from symbayes.dynamics.trajectories import Scaling
 from symbayes.layout import hyperparameters
@@ -273,13 +273,12 @@ def test_predictions_are_by_one_of_two_ways():
 
 
 def test_maximum_likelihood_has_no_use_for_symmetry():
-    """Without the evidence, observables are not rewarded: they shrink from where they start."""
-    made = simulate("oscillator", trajectories=7, steps=4, noise=NOISE)
+    """Without the evidence, observables are not rewarded, even where they are conserved: they shrink from where they start."""
+    made = simulate("oscillator", trajectories=7, steps=4, noise=NOISE, seed=1)
     units = Scaling.of(made)
     inside = units.entered(made).float()
     search = Search(quantities=1, width=24, samples=8)
-    model = search.model(inside, units, "quadratic", 0)
-    model.observables = Quadratics.random(1, 2, 0.1, generator=torch.Generator().manual_seed(0))
+    model = search.model(inside, units, "quadratic", 1)
     before = float(model.observables.generators().detach().norm())
     adam = torch.optim.Adam(model.parameters(), 0.01)
     model.train()
@@ -288,4 +287,4 @@ def test_maximum_likelihood_has_no_use_for_symmetry():
         adam.zero_grad()
         (model(states) - targets).square().mean().backward()
         adam.step()
-    assert float(model.observables.generators().detach().norm()) < 0.8 * before
+    assert float(model.observables.generators().detach().norm()) < 0.2 * before
