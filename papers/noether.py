@@ -15,7 +15,7 @@ from papers.rows import Figures, Options, Paper, TextTable, check_names, keeping
 from symbayes.dynamics.discover import learn_energy
 from symbayes.dynamics.energy import EnergyDiscovery
 from symbayes.dynamics.observables import Quadratics, euclidean, unitary
-from symbayes.dynamics.phase import RungeKutta
+from symbayes.dynamics.phase import Euler, RungeKutta
 from symbayes.dynamics.search import Search
 from symbayes.dynamics.systems import TESTS, Start
 from symbayes.dynamics.systems import system as by_name
@@ -45,6 +45,7 @@ class Setting:
         search: Settings of all models.
         scaled: Whether networks see states in units in which they are of size one; otherwise as they are.
         first: Updates of a plain network, whose energy all models begin with.
+        system: What moves, where these settings have another name.
     """
 
     trajectories: int
@@ -55,36 +56,48 @@ class Setting:
     search: Search = field(default_factory=Search)
     scaled: bool = True
     first: int = 0
+    system: str | None = None
 
 
-#: By name of the system.
+_THREE = Setting(
+    200,
+    50,
+    0.3,
+    Start(1.0, 0.5, 3.0),
+    lambda: euclidean(3, 2),
+    Search(
+        quantities=10,
+        start=0.12,
+        width=80,
+        hidden=3,
+        integrator=RungeKutta(1),
+        samples=8,
+        batch_size=200,
+        updates=9000,
+        learning_rate=2e-3,
+        rate=0.004,
+        annealing=0.02,
+    ),
+    scaled=False,
+    first=4000,
+    system="3-body-2d",
+)
+#: With the steps of the paper's scripts; below, with their integrator, too.
+_LONG = replace(_THREE, step=1.0, search=replace(_THREE.search, integrator=RungeKutta(2)))
+#: By name, which is that of a system, or says how it differs.
 SETTINGS: Mapping[str, Setting] = {
     "oscillator": Setting(7, 4, 0.2, Start(1.0, 0.5), lambda: unitary(1), Search(quantities=1, measure="uniform")),
     "2-oscillators": Setting(40, 10, 0.2, Start(1.0, 0.5), lambda: unitary(2), Search(quantities=8)),
     "3-oscillators": Setting(60, 10, 0.2, Start(1.0, 0.5), lambda: unitary(3), Search(quantities=18, updates=2500)),
-    "3-body-2d": Setting(
-        200,
-        50,
-        0.3,
-        Start(1.0, 0.5, 3.0),
-        lambda: euclidean(3, 2),
-        Search(
-            quantities=10,
-            start=0.12,
-            width=80,
-            hidden=3,
-            integrator=RungeKutta(1),
-            samples=8,
-            batch_size=200,
-            updates=9000,
-            learning_rate=2e-3,
-            rate=0.004,
-            annealing=0.02,
-        ),
-        scaled=False,
-        first=4000,
-    ),
+    "3-body-2d": _THREE,
+    "3-body-2d-long": _LONG,
+    "3-body-2d-euler": replace(_LONG, search=replace(_LONG.search, integrator=Euler(10))),
 }
+
+
+def moves(name: str) -> str:
+    """The system of settings."""
+    return SETTINGS[name].system or name
 
 
 @dataclass(frozen=True)
@@ -131,7 +144,8 @@ def learn(
         folder: Where it is kept; nowhere when None.
         options: Which say how often.
     """
-    system, setting = by_name(row.system), SETTINGS[row.system]
+    setting = SETTINGS[row.system]
+    system = by_name(moves(row.system))
     train = simulate(
         system,
         trajectories=row.trajectories or setting.trajectories,
@@ -146,7 +160,7 @@ def learn(
         learn_energy,
         train,
         noise=NOISE,
-        held_out=test_sets(row.system, setting.step)["test"],
+        held_out=test_sets(moves(row.system), setting.step)["test"],
         units=None if setting.scaled else Scaling.none(train),
         system=system,
         device=device,
@@ -191,7 +205,7 @@ def lasting(search: Search, row: Row, epochs: int | None) -> Search:
 
 def figures(row: Row, found: EnergyDiscovery) -> Figures:
     """What is kept of a run."""
-    errors = {name: found.evaluate(data) for name, data in test_sets(row.system, found.held_out.step).items()}
+    errors = {name: found.evaluate(data) for name, data in test_sets(moves(row.system), found.held_out.step).items()}
     truth = found.compared()
     return {
         "system": row.system,
