@@ -131,7 +131,7 @@ class Copy:
     """The tree in a folder of its own, in which a mutant is put and tests are run."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.said = folder, ""
         tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
         for name in filter(None, tracked):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -140,11 +140,13 @@ class Copy:
     def fails(self, tests: list[str], seconds: float | None = None) -> bool:
         """Whether a test fails, or all take longer than so many seconds."""
         words = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
-        environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        paths = os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         try:
             done = subprocess.run(
                 words, cwd=self.folder, env=environment, capture_output=True, timeout=seconds, preexec_fn=_heed_interrupts
             )
+            self.said = done.stdout.decode(errors="replace")
             return done.returncode != 0
         except subprocess.TimeoutExpired:
             return True
@@ -194,7 +196,7 @@ def main() -> int:
         def begin(part: str) -> None:
             started, copy = time.monotonic(), free.pop()
             if copy.fails(asked_for(part)):
-                raise SystemExit(f"The tests of {part} must pass before there is a mutant; they do not.")
+                raise SystemExit(f"The tests of {part} must pass before there is a mutant; they do not:\n{copy.said[-3000:]}")
             lasts[part] = _PATIENCE * (time.monotonic() - started) + _MORE
             free.append(copy)
 
