@@ -23,8 +23,8 @@ test-all: .venv/installed lint
 	CHECKED_CALLS=inf RANDOM_NETWORKS=1000 $(BIN)/python -m pytest -n auto --dist worksteal tests papers/tests
 
 lint: .venv/installed
-	$(BIN)/ruff check conftest.py docs symbayes papers tests benchmarks
-	$(BIN)/ruff format --check conftest.py docs symbayes papers tests benchmarks
+	$(BIN)/ruff check conftest.py docs/hooks.py symbayes papers tests benchmarks
+	$(BIN)/ruff format --check conftest.py docs/hooks.py symbayes papers tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

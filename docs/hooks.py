@@ -1,4 +1,4 @@
-"""What `mkdocs.yml` cannot say: files of the project that stand beside `docs/` are pages of the site, and links lead to them."""
+"""What `mkdocs.yml` cannot say: files of the project beside `docs/` are pages of the site, and links lead to them."""
 
 import re
 from pathlib import Path

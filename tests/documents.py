@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,10 @@ from shutil import copy
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parent.parent
+#: Pages of which every figure is compared with what they print.
+TUTORIALS = sorted(
+    path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "tutorials").glob("*.md") if path.stem != "README"
+)
 #: Pictures are words and lines, and the same numbers give the same bytes.
 STYLE = {
     "axes.spines.right": False,
@@ -58,13 +62,14 @@ class Said:
 
 def blocks(page: str) -> list[str]:
     """The Python of a page that is run as it stands."""
-    return [code for kind, title, code in _BLOCK.findall((ROOT / page).read_text(encoding="utf-8")) if kind == "python" and not title]
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [code for kind, title, code in _BLOCK.findall(text) if kind == "python" and not title]
 
 
-def run(page: str) -> Iterator[Said]:
+def run(page: str) -> list[Said]:
     """Run a page in the folder that is the current one, as a newcomer would type it."""
     names: dict[str, object] = {}
-    printed = ""
+    printed, said = "", []
     for match in _BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
         kind, title, code = match.groups()
         if title:
@@ -74,9 +79,10 @@ def run(page: str) -> Iterator[Said]:
         elif kind == "console":
             command, _, claimed = code.removeprefix("$ ").partition("\n")
             start = match.start(3) + len(code) - len(claimed)
-            yield Said(claimed, _run_command(command), start, match.end(3))
+            said.append(Said(claimed, _run_command(command), start, match.end(3)))
         elif kind == "text":
-            yield Said(code, printed, match.start(3), match.end(3))
+            said.append(Said(code, printed, match.start(3), match.end(3)))
+    return said
 
 
 def _run_python(page: str, code: str, names: dict[str, object]) -> str:
@@ -103,7 +109,7 @@ def renew(page: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"MPLBACKEND": "Agg", "SOURCE_DATE_EPOCH": "0"}
     with TemporaryDirectory() as folder, chdir(folder), mpl.rc_context(STYLE):
-        said = list(run(page))
+        said = run(page)
         for picture in Path(folder).glob("*.svg"):
             copy(picture, (ROOT / page).parent)
     text = (ROOT / page).read_text(encoding="utf-8")
