@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The peer of the benchmarks and what it needs, without the torchvision that its metadata asks for.
 PEERS := curvlinops-for-pytorch backpack-for-pytorch unfoldNd einconv linear_operator opt_einsum einops tqdm
 
-.PHONY: demo test test-all library bench lint clean
+.PHONY: demo test test-all library bench docs lint clean
 
 demo: .venv/installed
 	$(BIN)/symbayes demo --out report.html
@@ -23,10 +23,15 @@ test-all: .venv/installed lint
 	CHECKED_CALLS=inf RANDOM_NETWORKS=1000 $(BIN)/python -m pytest -n auto --dist worksteal tests papers/tests
 
 lint: .venv/installed
-	$(BIN)/ruff check conftest.py symbayes papers tests benchmarks
-	$(BIN)/ruff format --check conftest.py symbayes papers tests benchmarks
+	$(BIN)/ruff check conftest.py docs/hooks.py symbayes papers tests benchmarks
+	$(BIN)/ruff format --check conftest.py docs/hooks.py symbayes papers tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site, from docs/ and docstrings; a warning, such as a link that leads nowhere, is an error.
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 bench: .venv/peers
 	$(BIN)/python -m benchmarks --out benchmarks.json
@@ -43,5 +48,9 @@ bench: .venv/peers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(PEERS)
 	touch $@
 
+.venv/docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[docs]"
+	touch $@
+
 clean:
-	rm -rf .venv report.html benchmarks.json
+	rm -rf .venv site report.html benchmarks.json

@@ -2,15 +2,14 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import symbayes as sb
 from symbayes.cli.app import app
+from tests.documents import ROOT, TUTORIALS, blocks, run
 
-ROOT = Path(__file__).parent.parent
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 #: Commands of the package that are now in `papers/`.
 MOVED = re.compile(r"symbayes (?:reproduce|estimators|illustrate|gallery|demo --(?:groups|sets|sequences|elbo|inv|freq|cons))")
@@ -18,11 +17,6 @@ MOVED = re.compile(r"symbayes (?:reproduce|estimators|illustrate|gallery|demo --
 
 def read(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
-
-
-def blocks(page: str) -> list[str]:
-    """What claims to run: text, records and shell commands are marked otherwise."""
-    return re.findall(r"^```python\n(.*?)^```", read(page), flags=re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -35,13 +29,6 @@ def few_data(monkeypatch):
         return replace(few, test=(few.test[0][:50], few.test[1][:50]))
 
     monkeypatch.setattr(sb, "load", load_few)
-
-
-def run(page: str) -> None:
-    """Run the blocks of a page in order, as a newcomer would type them."""
-    names: dict[str, object] = {}
-    for block in blocks(page):
-        exec(compile(block, page, "exec"), names)
 
 
 def anchors(page: str) -> set[str]:
@@ -70,7 +57,9 @@ def test_the_readme_is_short_and_its_first_screen_runs():
     assert lines.index("```python") < 15
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/") and blocks(page)])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.startswith("docs/") and page not in TUTORIALS and blocks(page)]
+)
 def test_python_blocks_of_pages_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(page)

@@ -73,7 +73,7 @@ class SpaceGroup(Group):
 
     @cached_property
     def table(self) -> list[list[int]]:
-        """table[j][k] is the number of the product of the j-th and the k-th matrix."""
+        """`table[j][k]` is the number of the product of the j-th and the k-th matrix."""
         number = {matrix: index for index, matrix in enumerate(self.matrices)}
         return [[number[multiply(a, b)] for b in self.matrices] for a in self.matrices]
 

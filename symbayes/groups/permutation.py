@@ -237,7 +237,7 @@ def from_table(
     """The group of a whole multiplication table, with a permutation for each of its elements 0, 1, 2, …
 
     Args:
-        table: table[g][h] is g h, the element that acts as h, then as g.
+        table: `table[g][h]` is g h, the element that acts as h, then as g.
         inputs: How each element permutes the inputs.
         outputs: How each permutes the outputs; as the inputs when None.
         name: One or two words for tables and reports.
