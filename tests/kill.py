@@ -137,7 +137,7 @@ def kill_papers(times: int, seed: int, folder: Path) -> dict[str, int]:
     """A table of rows in two processes that is killed and gone on with; how often, and what became of it."""
     draw, found = random.Random(seed), {"kills": 0, "resumes": 0, "runs": 0, "rows": 0, "unequal": 0}
     rows = ("--methods", "likelihood,elbo", "--versions", "plain", "--sizes", "200", "--starts", "small,turned")
-    words = [sys.executable, "-m", "papers", "filters", *rows, "--samples", "4", "--epochs", "60", "--width", "8"]
+    words = [sys.executable, "-m", "papers", "filters", *rows, "--samples", "4", "--epochs", "24", "--width", "8"]
     words += ["--jobs", "2", "--checkpoint-every", "0", "--resume", "--commit", "that of all", "--out"]
 
     def table(out: Path) -> dict[str, Any]:
