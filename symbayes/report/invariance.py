@@ -14,6 +14,7 @@ from symbayes.report.page import embed
 from symbayes.report.plots import Curve, CurveRow, Number, Run, label, style
 from symbayes.report.svg import PATTERNS
 from symbayes.text import number
+from symbayes.training.live import Live
 from symbayes.training.record import Record, Summary
 
 _TRUTH = "#666666"
@@ -39,7 +40,7 @@ class RunInvariance:
 
 
 def run_invariance(
-    summary: Summary, history: Sequence[Record], truth: Mapping[str, Number] | None = None
+    summary: Summary | Live, history: Sequence[Record], truth: Mapping[str, Number] | None = None
 ) -> RunInvariance | None:
     """Of one run; None where it has no extents."""
     extents = summary.extents
@@ -209,7 +210,7 @@ def data_uri(image: Image) -> str:
     return f"data:image/png;base64,{b64encode(file.getvalue()).decode('ascii')}"
 
 
-def _pictures(summary: Summary) -> list[list[str]]:
+def _pictures(summary: Summary | Live) -> list[list[str]]:
     """Rows of images, as their sources; the first of a row is the datum itself."""
     return [[data_uri(image) for image in row] for row in summary.orbits if row]
 

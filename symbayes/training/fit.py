@@ -433,6 +433,8 @@ def learn(
                 if watched is not None:
                     history[-1] = replace(history[-1], validation=watched.metrics())
                 each_epoch(history[-1])
+                if kept is not None:
+                    kept.live.offer(history, now=len(history) == 1 or trainer.is_done(state))
                 # What is done is not kept: to go through the last epochs again gives the same, and the same posterior.
                 if kept is not None and not trainer.is_done(state):
                     kept.offer(state, history)

@@ -37,7 +37,7 @@ from symbayes.posterior.predict import Calibration, Prediction, calibration, pre
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 from symbayes.processes import all_processes
 from symbayes.training.convergence import Convergence, Difference, difference, judge
-from symbayes.training.rebuild import build_layers, describe_layers, refuse_large
+from symbayes.training.rebuild import build_layers, describe_layers, model_words, refuse_large
 from symbayes.training.record import (
     FILES,
     FORMAT,
@@ -340,7 +340,7 @@ class Result:
             format=FORMAT,
             model=ModelSummary(
                 self.model.recipe if isinstance(self.model, AllConv) else None,
-                self.model.description if isinstance(self.model, AllConv) else type(self.model).__name__,
+                model_words(self.model),
                 describe_layers(self.model),
             ),
             likelihood=LikelihoodSummary(type(likelihood).__name__, dict(likelihood.settings()), likelihood.learns_noise),
