@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from hashlib import sha256
+from typing import Any
 
 from symbayes.report.invariance import run_invariance
 from symbayes.report.network import drawn_layers
@@ -34,7 +35,7 @@ def live_page(live: Live | None, words: str) -> str:
         live: What training wrote; None before its first epoch.
         words: How it stands with the run.
     """
-    always = {"words": words, "again": _AGAIN, "script": _SCRIPT, "digest": _DIGEST}
+    always: dict[str, Any] = {"words": words, "again": _AGAIN, "script": _SCRIPT, "digest": _DIGEST}
     if live is None:
         return render("live.html", live=None, **always)
     rows, history = live.symmetries, live.history

@@ -8,7 +8,7 @@ from symbayes.data.storage import DAMAGE, write_whole
 from symbayes.dynamics.summary import DISCOVERY, read_discovery
 from symbayes.report.calibration import run_calibration, task_calibration
 from symbayes.report.discovery import discovery_page
-from symbayes.report.invariance import run_invariance, task_invariance
+from symbayes.report.invariance import invariance_headline, run_invariance, task_invariance
 from symbayes.report.network import drawn_layers
 from symbayes.report.page import FigureTable, TableCell, TableRow, embed, render
 from symbayes.report.plots import (
@@ -66,7 +66,7 @@ def run_page(summary: Summary, history: Sequence[Record], *, truth: Mapping[str,
         "run.html",
         summary=summary,
         converged=judge(history, summary.num_data, is_partial=summary.is_partial, floor=summary.floor),
-        headline=headline(rows),
+        headline=headline(rows) or invariance_headline(summary.extents),
         network_layers=drawn_layers(rows, colours),
         colours=colours,
         layers=layers(rows),
