@@ -26,7 +26,8 @@ _DEGREES = (2, 5, 15, 30, 45, 90)
 #: Pillow's names for the kind of colour, by channels.
 _MODES = {1: "L", 3: "RGB"}
 #: By unit: extents below are little, and are not named where what was learned is said in a sentence.
-_LITTLE = {"°": 2.0, "px": 0.25, "%": 5.0, "": 0.02}
+_LITTLE = {"°": 2.0, "px": 0.25, "%": 5.0}
+_OTHERWISE = 0.02
 #: An extent that is so near to its bound is at it.
 _AT_BOUND = 0.999
 
@@ -121,9 +122,9 @@ def invariance_headline(extents: Sequence[ExtentSummary]) -> str:
     learned = [extent for extent in extents if extent.learned]
     if not learned:
         return ""
-    large = [extent for extent in learned if abs(extent.value) >= _LITTLE[extent.unit]]
+    large = [extent for extent in learned if abs(extent.value) >= _LITTLE.get(extent.unit, _OTHERWISE)]
     names, units = [extent_name(one.name) for one in learned], dict.fromkeys(one.unit for one in learned if one not in large)
-    below = f"below {listed([amount(_LITTLE[unit], unit, short=True) for unit in units])}" if units else ""
+    below = f"below {listed([amount(_LITTLE.get(unit, _OTHERWISE), unit, short=True) for unit in units])}" if units else ""
     if not large:
         return f"The data ask for no augmentation by {listed(names)} ({below})."
     rest = f"; all else is little ({below})" if below else ""
