@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.models import AllConv
 
 #: The files of `torch.nn.modules` whose classes are single layers.
@@ -27,6 +28,8 @@ _PLAIN = (bool, int, float, str, type(None))
 
 def model_words(model: nn.Module) -> str:
     """What a model is: as its maker described it, or by its class."""
+    if isinstance(model, OrbitAverage):
+        return f"{model_words(model.net)}, averaged over {model.samples} transformations of its input"
     return model.description if isinstance(model, AllConv) else type(model).__name__
 
 

@@ -87,6 +87,7 @@ def test_a_folder_of_validation_is_watched(tmp_path):
     summary, history = read_records(tmp_path / "run")
     assert (summary.num_data, summary.held_out.num_data) == (12, 6)
     assert "accuracy" in history[-1].validation
+    assert "On validation data, which were watched and decided nothing" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_table_of_values_is_scored_in_its_own_units(tmp_path):
