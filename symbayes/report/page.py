@@ -41,6 +41,7 @@ class FigureTable:
         outcome: What came out, in a sentence, from figures.
         legend: What the figures are.
         note: On the estimator, or the like.
+        heading: Of the column of what lines are of.
     """
 
     columns: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class FigureTable:
     outcome: str = ""
     legend: str = ""
     note: str = ""
+    heading: str = "task"
 
 
 def render(template: str, package: str = "symbayes.report", **values: object) -> str:

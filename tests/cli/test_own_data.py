@@ -148,7 +148,16 @@ def test_several_results_are_shown_side_by_side(tmp_path, monkeypatch):
     assert "<h1>2 runs side by side</h1>" in page
     for words in ("accuracy", "nll", "log evidence per datum", "converged", "4: weights are still moving", "8: weights are"):
         assert words in page
+    assert page.count('class="num best"') > 2
+    assert ">task<" not in page
     assert invoke("report", "runs/4", "runs/none")[0] == 2
+    longer = write_table(tmp_path / "longer.csv", ["yes", "no"] * 30)
+    assert invoke("fit", longer, "--target", "goal", "--out", "runs/longer", "--epochs", "1")[0] == 0
+    assert invoke("report", "runs/4", "runs/longer")[0] == 0
+    page = (tmp_path / "comparison.html").read_text()
+    assert "Runs have learned from different data: their evidences are not to be compared." in page
+    evidence = page[page.index("log evidence per datum</th>") : page.index("converged</th>")]
+    assert "best" not in evidence
 
 
 def test_a_folder_that_is_called_like_a_task_does_not_hide_it(tmp_path, monkeypatch):
