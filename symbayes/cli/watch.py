@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -53,7 +53,8 @@ def look(folder: Path) -> Seen:
         words = "The last epoch is done; the result is being judged and saved." if done else "Training goes on."
         return Seen(words, True, lambda: live_page(live, words))
     if results and (live is None or _time(folder / results[0]) >= _time(place / LIVE)):
-        words = f"Training has ended. This page changes no more; it is also in {folder / PAGE}."
+        also = f"; it is also in {folder / PAGE}" if (folder / PAGE).is_file() else ""
+        words = f"Training has ended. This page changes no more{also}."
         return Seen(words, False, lambda: with_notice(make_page(folder), words))
     if live is not None:
         last = live.history[-1]
@@ -134,24 +135,24 @@ def watch(
         seen = look(folder)
     except (OSError, *DAMAGE) as error:
         raise typer.BadParameter(f"{error_words(error)}.") from error
-    try:
-        with serving(folder, port) as server:
-            console.print(
-                f"http://{_HERE}:{server.server_port}/ shows {folder}; Ctrl-C ends this.", highlight=False, markup=False
-            )
-            said = ""
-            try:
-                while True:
-                    if seen.words != said:
-                        said = seen.words
-                        console.print(said, highlight=False, markup=False)
-                    time.sleep(_LOOK)
-                    seen = _look_again(folder, seen)
-            except KeyboardInterrupt:
-                goes_on = ", and training goes on" if seen.is_running else ""
-                console.print(f"No longer watched{goes_on}.", highlight=False)
-    except OSError as error:
-        raise typer.BadParameter(f"--port must be one that is free, got {port}: {error.strerror or error}.") from error
+    with ExitStack() as during:
+        try:
+            server = during.enter_context(serving(folder, port))
+        except OSError as error:
+            raise typer.BadParameter(f"--port must be one that is free, got {port}: {error.strerror or error}.") from error
+        address = f"http://{_HERE}:{server.server_port}/"
+        console.print(f"{address} shows {folder}; Ctrl-C ends this.", highlight=False, markup=False)
+        said = ""
+        try:
+            while True:
+                if seen.words != said:
+                    said = seen.words
+                    console.print(said, highlight=False, markup=False)
+                time.sleep(_LOOK)
+                seen = _look_again(folder, seen)
+        except KeyboardInterrupt:
+            goes_on = ", and training goes on" if seen.is_running else ""
+            console.print(f"No longer watched{goes_on}.", highlight=False)
 
 
 def _look_again(folder: Path, before: Seen) -> Seen:
