@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The peer of the benchmarks and what it needs, without the torchvision that its metadata asks for.
 PEERS := curvlinops-for-pytorch backpack-for-pytorch unfoldNd einconv linear_operator opt_einsum einops tqdm
 
-.PHONY: demo test test-all library bench docs lint clean
+.PHONY: demo test test-all library bench docs lint release clean
 
 demo: .venv/installed
 	$(BIN)/symbayes demo --out report.html
@@ -36,6 +36,10 @@ docs: .venv/docs
 bench: .venv/peers
 	$(BIN)/python -m benchmarks --out benchmarks.json
 
+# Wheel and sdist of the last commit, in dist; built twice, and compared.
+release: .venv/installed
+	$(BIN)/python -m tests.release --out dist
+
 # torch first and on its own: its pinned version is a CPU build where one is to be had, and nothing may ask for another.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -53,4 +57,4 @@ bench: .venv/peers
 	touch $@
 
 clean:
-	rm -rf .venv site report.html benchmarks.json
+	rm -rf .venv site dist report.html benchmarks.json

@@ -38,8 +38,9 @@ from symbayes.training.augmentations import Augmentations, augmentations
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit, preset
+from symbayes.training.loading import load_result
 from symbayes.training.optimiser import Optimiser
-from symbayes.training.result import Result, load_result
+from symbayes.training.result import Result
 from symbayes.training.trainer import Objective, Schedule
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
+from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,19 @@ from torch import nn
 import symbayes as sb
 from papers.runs import FIGURES, read_run
 from papers.tables import PAPERS
+from symbayes.cli.watch import _answer
 from symbayes.data import files
 from symbayes.data.folders import SEAL, read_folder, seal, write_folder
 from symbayes.data.source import as_source
+from symbayes.data.storage import to_json
 from symbayes.dynamics.tables import load_trajectories
+from symbayes.invariance.extents import ExtentSummary
 from symbayes.posterior.posterior import load_posterior
 from symbayes.report.runs import make_page
 from symbayes.training.checkpoint import Checkpoint
+from symbayes.training.live import LIVE, Live
+from symbayes.training.record import Record
+from symbayes.training.symmetries import PathRow
 from symbayes.training.trainer import Problem
 
 HERE = Path(__file__).parent / "files"
@@ -205,7 +212,22 @@ def _of_result(name: str) -> Reader:
     return Reader(partial(_contents, folder, name), beside(folder, name, _result), "json" in name)
 
 
+def _live() -> list[bytes]:
+    record = Record(1, 3, 0.5, 0.01, 2.3, validation={"accuracy": 0.5})
+    rows = (PathRow("block", "conv", "translation", 9, 1.0, 2.0, 1.0),)
+    extents = (ExtentSummary("rotation", 30.0, "°", 180.0, False, True),)
+    about = {"model": "Sequential", "num_data": 10, "likelihood": "Categorical", "prior": "TensorwisePrior"}
+    return [json.dumps(to_json(Live(format=1, symmetries=rows, extents=extents, history=(record,), **about))).encode()]
+
+
+def _watched(path: Path) -> None:
+    status, _, words = _answer(path.parent, "/", "localhost")
+    if status != HTTPStatus.OK:
+        raise ValueError(words)
+
+
 READERS: dict[str, Reader] = {
+    "live.json": Reader(_live, written(LIVE, _watched), True),
     "npy": Reader(_npy, written("seen.npy", lambda path: load_trajectories(path, 0.1).states)),
     "csv": Reader(_csv, written("seen.csv", lambda path: load_trajectories(path, 0.1).states)),
     "idx": Reader(_idx, written("images", lambda path: files._idx(path, 2051, verify=False).float())),

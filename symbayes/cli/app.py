@@ -14,6 +14,7 @@ from symbayes.cli.doctor import doctor
 from symbayes.cli.fit import fit, report
 from symbayes.cli.plan import plan
 from symbayes.cli.terminal import catch_failures, check_folder, console
+from symbayes.cli.watch import watch
 from symbayes.data.files import download as fetch
 
 app = typer.Typer(no_args_is_help=True, add_completion=True)
@@ -42,7 +43,7 @@ def download(
     console.print(f"{len(paths)} files of {name} are in {paths[0].parent}", highlight=False)
 
 
-for command in (demo, fit, plan, discover, report, download, doctor):
+for command in (demo, fit, plan, discover, report, watch, download, doctor):
     app.command()(catch_failures(command))
 
 

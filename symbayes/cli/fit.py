@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 import typer
 from rich.markup import escape
+from torch import nn
 
 from symbayes.cli.terminal import (
     CHECKPOINT,
@@ -31,13 +32,18 @@ from symbayes.data.storage import DAMAGE, error_words, write_whole
 from symbayes.data.task import Task
 from symbayes.data.transform import FlipCrop
 from symbayes.dynamics.discover import check_device
+from symbayes.invariance.extents import describe_extents
+from symbayes.invariance.orbit_average import OrbitAverage
 from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.values import Gaussian
-from symbayes.networks import network_for
+from symbayes.models import AllConv
+from symbayes.networks import averaged_network, network_for
 from symbayes.posterior.predict import Calibration
 from symbayes.priors import TensorwisePrior
 from symbayes.processes import all_processes, of_torchrun
+from symbayes.report.invariance import extent_words, invariance_headline
 from symbayes.report.runs import PAGE, make_page, side_by_side, write_page
+from symbayes.text import listed
 from symbayes.training.elbo import Elbo
 from symbayes.training.fit import fit as fit_model
 from symbayes.training.fit import preset
@@ -49,7 +55,7 @@ from symbayes.training.trainer import Problem
 
 #: Test data on which `fit` looks at calibration: linearised predictions of large networks take a while.
 _CALIBRATED = 200
-_METHODS = ("evidence", "elbo", "map")
+_METHODS, _AUGMENTS = ("evidence", "elbo", "map"), ("learn", "flip-crop")
 #: By which a folder is known to hold a result.
 _FILES = ("result.json", "history.jsonl", "weights.safetensors", "report.html")
 
@@ -75,13 +81,19 @@ def fit(
     size: Annotated[int | None, typer.Option(help="Pixels a side to which images are resized.", min=4)] = None,
     held_out: Annotated[float, typer.Option(help="Share of your data to test on; not where there is a folder test.")] = 0.2,
     paths: Annotated[
-        str, typer.Option(help="Of every block: dense, factored, sparse, conv, sparse_conv, gconv; with commas.")
-    ] = "factored,conv",
-    group: Annotated[str, typer.Option(help="Of gconv paths: p4, p4m, flips or cube.")] = "p4",
-    width: Annotated[int | None, typer.Option(help="Of the first layer (10), or of a perceptron (64).", min=1)] = None,
+        str | None,
+        typer.Option(help="Of every block: dense, factored, sparse, conv, sparse_conv, gconv; with commas. factored,conv."),
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="Of gconv paths: p4, p4m, flips or cube; p4.")] = None,
+    width: Annotated[
+        int | None, typer.Option(help="Of the first layer (10; 8 with --augment learn), or of a perceptron (64).", min=1)
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1)] = 60,
     by: Annotated[str, typer.Option(help="'evidence' by Laplace's method, 'elbo', or 'map' for a fixed prior.")] = "evidence",
-    augment: Annotated[bool, typer.Option("--augment", help="Flip and crop training images at random.")] = False,
+    augment: Annotated[
+        str | None,
+        typer.Option(help="'learn' how far images should be turned, shifted, scaled; or 'flip-crop' them at random."),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option()] = 0,
     overwrite: Overwrite = False,
@@ -105,9 +117,8 @@ def fit(
                 loaded = read_task(what, target=target, kind=task, side=size, held_out=held_out, seed=seed)
             else:
                 loaded = load(what, data)
-            generator = torch.Generator().manual_seed(seed)
-            model = network_for(loaded.in_shape, loaded.classes, paths.split(","), width, group=group, generator=generator)
-            model = model.to(device)
+            _check_choices(loaded, paths, group, augment, by)
+            model = _network(loaded, paths, group, width, augment, seed).to(device)
         except (ValueError, KeyError, OSError) as error:
             raise typer.BadParameter(str(error.args[0] if isinstance(error, KeyError) else error)) from error
         prior = TensorwisePrior(model)
@@ -121,7 +132,7 @@ def fit(
             warnings.filterwarnings("ignore", "Training has not converged")  # said below
             console.quiet = not first
             console.print(str(loaded), highlight=False, markup=False)
-            console.print(getattr(model, "description", "a perceptron, whose layers have no choice of paths"), highlight=False)
+            console.print(_words(model), highlight=False)
             try:
                 result = fit_model(
                     model,
@@ -131,12 +142,13 @@ def fit(
                     objective=usual.objective,
                     optimiser=usual.optimiser,
                     schedule=usual.schedule,
-                    augment=FlipCrop() if augment else None,
+                    augment=FlipCrop() if augment == "flip-crop" else None,
                     seed=seed,
                     checkpoint=checkpoint,
                     checkpoint_every=checkpoint_every,
                     resume=resume,
                     deterministic=deterministic,
+                    validation=loaded.validation,
                 )
             except ValueError as error:  # a checkpoint of something else
                 raise typer.BadParameter(str(error)) from error
@@ -150,6 +162,47 @@ def fit(
                 raise stopped(out)
             remove_folder(checkpoint)
         console.print(f"The page: {out / PAGE}", highlight=False, markup=False)
+
+
+def _check_choices(task: Task, paths: str | None, group: str | None, augment: str | None, by: str) -> None:
+    """Refuse options that would be of no effect, or do not go together.
+
+    Raises:
+        ValueError: Naming the first.
+    """
+    if augment not in (None, *_AUGMENTS):
+        raise ValueError(f"--augment must be one of {', '.join(_AUGMENTS)}, got {augment!r}.")
+    if augment is not None and len(task.in_shape) != 3:
+        raise ValueError(f"--augment is for images; inputs of {task.name} have shape {task.in_shape}. Leave it out.")
+    if augment == "learn" and (paths, group) != (None, None):
+        raise ValueError(
+            "--augment learn averages a plain convolutional network over transformations, and its layers have no choice of "
+            "paths: together, neither is learned well. Leave --paths and --group out, or learn the two in two runs."
+        )
+    if augment == "learn" and by == "map":
+        raise ValueError("--augment learn is by the evidence; under a fixed prior nothing says how far. Leave --by map out.")
+    if (paths, group) != (None, None) and len(task.in_shape) == 1:
+        raise ValueError(
+            f"--paths and --group are of layers on a grid, such as images and series; {task.name} is a table, for which there "
+            "is a perceptron without a choice. Leave them out."
+        )
+    if group is not None and "gconv" not in (paths or ""):
+        raise ValueError("--group is that of gconv paths, and there are none. Name them, --paths gconv,conv, or leave it out.")
+
+
+def _network(task: Task, paths: str | None, group: str | None, width: int | None, augment: str | None, seed: int) -> nn.Module:
+    if augment == "learn":
+        return averaged_network(task, width, seed=seed)
+    generator, chosen = torch.Generator().manual_seed(seed), (paths or "factored,conv").split(",")
+    return network_for(task.in_shape, task.classes, chosen, width, group=group or "p4", generator=generator)
+
+
+def _words(model: nn.Module) -> str:
+    """What is to be learned."""
+    if isinstance(model, OrbitAverage):
+        names = listed([name.replace("_", " ") for name in model.orbit.names])
+        return f"a convolutional network, averaged over {model.samples} transformations of each image: {names}"
+    return model.description if isinstance(model, AllConv) else "a perceptron, whose layers have no choice of paths"
 
 
 def _show(result: Result, task: Task) -> tuple[Calibration, HeldOut]:
@@ -166,7 +219,10 @@ def _show(result: Result, task: Task) -> tuple[Calibration, HeldOut]:
     calibration = result.calibration((task.test[0][:_CALIBRATED], task.test[1][:_CALIBRATED]))
     console.print(calibration.words())
     console.print(plain_table(*calibration.table()))
-    learned = headline(result.symmetries.rows)
+    extents = describe_extents(result.model)
+    for extent in extents:
+        console.print(extent_words(extent), highlight=False)
+    learned = headline(result.symmetries.rows) or invariance_headline(extents)
     if result.converged and learned:
         console.print(f"[bold]{escape(learned)}[/]", highlight=False)
     elif not result.converged:

@@ -20,7 +20,7 @@ from symbayes.cli.study import Progress
 from symbayes.data.folders import locked, remove_folder
 from symbayes.errors import BusyError, NotFiniteError
 from symbayes.report.page import FigureTable
-from symbayes.training.checkpoint import is_checkpoint
+from symbayes.training.checkpoint import RUNNING, is_checkpoint
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,8 +94,8 @@ CheckpointEvery = Annotated[
     float, typer.Option(help="Seconds from one checkpoint to the next, each after an epoch; 0 for all.", min=0.0)
 ]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="On a GPU, the same numbers every time; slower.")]
-#: Where in the folder of a command training is kept until its result is saved, and its lock.
-CHECKPOINT, _RUNNING = "checkpoint", ".running"
+#: Where in the folder of a command training is kept until its result is saved.
+CHECKPOINT = "checkpoint"
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def run_folder(out: Path, *, holds: Sequence[str], overwrite: bool, resume: bool
     if overwrite and resume:
         raise typer.BadParameter("--resume goes on from what --overwrite would replace; use one of them.")
     check_folder(out)
-    with locked(out / _RUNNING, f"Another process is at work in {out}. Wait until it ends, or name another folder."):
+    with locked(out / RUNNING, f"Another process is at work in {out}. Wait until it ends, or name another folder."):
         checkpoint = out / CHECKPOINT
         begun = is_checkpoint(checkpoint)
         if begun and not (overwrite or resume):

@@ -29,6 +29,8 @@ _OVER, _FRESH = ".over", ".fresh-"
 _SAVING = ".saving"
 #: Bytes of a seal at most, and how often a folder is read again that is replaced meanwhile.
 _LONGEST, _TIMES = 2**20, 20
+#: How often a lock is tried that another process has: who only looks has it for a moment.
+_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -245,12 +247,17 @@ def locked(path: Path, refusal: str | None = None) -> Iterator[None]:
         return
     import fcntl  # not on Windows
 
+    tries = 0
     while True:
         file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if refusal is None else fcntl.LOCK_NB))
             except BlockingIOError as error:
+                tries += 1
+                if tries < _TRIES:
+                    time.sleep(0.01)
+                    continue
                 raise BusyError(refusal) from error
             except OSError as error:  # as of some disks of a network
                 warnings.warn(
@@ -265,6 +272,27 @@ def locked(path: Path, refusal: str | None = None) -> Iterator[None]:
             return
         finally:
             os.close(file)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds a lock; on Windows, where there is none, never."""
+    if sys.platform == "win32":
+        return False
+    import fcntl  # not on Windows
+
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # as of some disks of a network
+        return False
+    finally:
+        os.close(file)
+    return False
 
 
 def _is_open(file: int, path: Path) -> bool:

@@ -22,8 +22,8 @@ _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".
 _GREY, _DEEP = ("1", "L", "LA"), {"I;16": 65535, "I;16L": 65535, "I;16B": 65535, "I": 1, "F": 1}
 #: In which an orientation is saved beside the pixels; from 5 on, width is height.
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)
-#: Folders in a folder of images that say which are to be learned from and which are held out.
-_TRAIN, _TEST = ("train", "training"), ("test", "val", "valid", "validation")
+#: Folders in a folder of images that say which are to be learned from, which are held out, and which are watched.
+_TRAIN, _TEST, _WATCHED = ("train", "training"), ("test", "testing"), ("val", "valid", "validation")
 #: Whole numbers of at most so many values are classes; a column of text has at most so many.
 _FEW = 20
 #: Images of different sizes, or larger ones, are made squares of this side.
@@ -52,8 +52,9 @@ def read_task(
     """Data of a user, standardised by those that are learned from; others are held out, by the file or at random.
 
     Args:
-        path: A folder with a folder of images for each class, or with `train` and `test` that have them; a table with a header
-            (.csv); or arrays `x` and `y` (.npz), and `x_test` and `y_test` where they are known.
+        path: A folder with a folder of images for each class, or with `train` and `test` that have them, and `val`, which are
+            watched, or tested on where there is no `test`; a table with a header (.csv); or arrays `x` and `y` (.npz), and
+            `x_test` and `y_test` where they are known.
         target: Of a table, the column to be predicted.
         kind: "classes" or "values"; by what targets are when None.
         side: Pixels to which images are resized; as they are when None, if all are of one size of up to 64, else 32.
@@ -85,8 +86,8 @@ def read_task(
         inputs, targets, split = _read_arrays(path, kind)
     else:
         raise ValueError(f"Data must be a folder of images, a table (.csv) or arrays (.npz); got {path}.")
-    train, test = split if split is not None else _split(targets, held_out, seed)
-    return _task(path.name or str(path), inputs, targets, train, test)
+    parts = split if split is not None else _split(targets, held_out, seed)
+    return _task(path.name or str(path), inputs, targets, *parts)
 
 
 def is_data(what: str) -> bool:
@@ -94,8 +95,9 @@ def is_data(what: str) -> bool:
     return Path(what).exists() or Path(what).suffix.lower() in (".csv", ".npz") or "/" in what
 
 
-def _task(name: str, inputs: Tensor, targets: Targets, train: Tensor, test: Tensor) -> Task:
-    _check_split(targets, train, test)
+def _task(name: str, inputs: Tensor, targets: Targets, train: Tensor, test: Tensor, watched: Tensor | None = None) -> Task:
+    for part in (test,) if watched is None else (test, watched):
+        _check_split(targets, train, part)
     scale = Standard.of(inputs[train], by_feature=inputs.ndim == 2)
     standard = scale(inputs).float()
     background = tuple(scale(torch.zeros_like(inputs[:1])).flatten(1)[0].reshape(inputs.shape[1], -1)[:, 0].tolist())
@@ -109,7 +111,8 @@ def _task(name: str, inputs: Tensor, targets: Targets, train: Tensor, test: Tens
     def pair(part: Tensor) -> Pair:
         return standard[part], values[part]
 
-    return Task(name, pair(train), pair(test), classes, background, targets.names or (), std)
+    validation = None if watched is None else pair(watched)
+    return Task(name, pair(train), pair(test), classes, background, targets.names or (), std, validation)
 
 
 def _check_split(targets: Targets, train: Tensor, test: Tensor) -> None:
@@ -125,7 +128,7 @@ def _check_split(targets: Targets, train: Tensor, test: Tensor) -> None:
             )
 
 
-def _split(targets: Targets, share: float, seed: int) -> tuple[Tensor, Tensor]:
+def _split(targets: Targets, share: float, seed: int) -> tuple[Tensor, ...]:
     """Numbers of data to learn from, and to test on: the same share of every class, at least one of each."""
     order = torch.randperm(len(targets.values), generator=torch.Generator().manual_seed(seed))
     groups = [order]
@@ -143,13 +146,8 @@ def _split(targets: Targets, share: float, seed: int) -> tuple[Tensor, Tensor]:
     return train.sort().values, test.sort().values
 
 
-def _read_images(folder: Path, side: int | None) -> tuple[Tensor, Targets, tuple[Tensor, Tensor] | None]:
-    inside = {entry.name.lower(): entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not _is_hidden(entry.name)}
-    train = next((inside[name] for name in _TRAIN if name in inside), None)
-    test = next((inside[name] for name in _TEST if name in inside), None)
-    roots = [folder] if train is None or test is None else [train, test]
-    if train is not None and len(inside) == 1:
-        roots = [train]
+def _read_images(folder: Path, side: int | None) -> tuple[Tensor, Targets, tuple[Tensor, ...] | None]:
+    roots = _parts(folder)
     found = [(path, path.relative_to(root).parts[0], at) for at, root in enumerate(roots) for path in _images_in(root)]
     names = tuple(sorted({name for _, name, _ in found}))
     if len(names) < 2:
@@ -160,7 +158,29 @@ def _read_images(folder: Path, side: int | None) -> tuple[Tensor, Targets, tuple
     images = _load_images([path for path, *_ in found], side)
     targets = Targets(torch.tensor([names.index(name) for _, name, _ in found]), names)
     at = torch.tensor([at for *_, at in found])
-    return images, targets, None if len(roots) == 1 else ((at == 0).nonzero()[:, 0], (at == 1).nonzero()[:, 0])
+    return images, targets, None if len(roots) == 1 else tuple((at == part).nonzero()[:, 0] for part in range(len(roots)))
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Folders of classes: one, or those to learn from, to test on, and to watch.
+
+    Raises:
+        ValueError: If there are others beside these, which would be left out.
+    """
+    inside = {entry.name.lower(): entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not _is_hidden(entry.name)}
+    train, test, watched = (
+        next((inside[name] for name in names if name in inside), None) for names in (_TRAIN, _TEST, _WATCHED)
+    )
+    parts = [part for part in (train, test, watched) if part is not None]
+    if train is None or (len(parts) == 1 and len(inside) > 1):  # a class may be called so, too
+        return [folder]
+    if len(inside) > len(parts):
+        other = next(entry.name for entry in inside.values() if entry not in parts)
+        raise ValueError(
+            f"Beside {', '.join(part.name for part in parts)} there must be no other folder in {folder}; there is {other!r}, "
+            "which would be left out. Move it elsewhere."
+        )
+    return parts
 
 
 def _images_in(root: Path) -> list[Path]:
@@ -290,7 +310,7 @@ def _targets(column: np.ndarray, kind: str | None) -> Targets:
     return Targets(torch.tensor(numbers), tuple(str(name).removesuffix(".0") for name in names.tolist()))
 
 
-def _read_arrays(path: Path, kind: str | None) -> tuple[Tensor, Targets, tuple[Tensor, Tensor] | None]:
+def _read_arrays(path: Path, kind: str | None) -> tuple[Tensor, Targets, tuple[Tensor, ...] | None]:
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())

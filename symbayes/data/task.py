@@ -25,6 +25,8 @@ class Task:
     names: tuple[str, ...] = ()
     #: The standard deviation of targets in their own units, where they are values; None where they are classes.
     target_std: float | None = None
+    #: Data to be watched in training, where some are set apart for that.
+    validation: Pair | None = None
 
     @property
     def in_shape(self) -> tuple[int, ...]:
@@ -63,7 +65,8 @@ class Task:
             return resample(inputs, maps.to(inputs.device), self.background), targets
 
         train, test = moved(self.train, 2 * seed + 1), moved(self.test, 2 * seed)
-        return replace(self, name=", ".join([self.name, *spread.words]), train=train, test=test)
+        watched = None if self.validation is None else moved(self.validation, -1 - seed)
+        return replace(self, name=", ".join([self.name, *spread.words]), train=train, test=test, validation=watched)
 
     def subset(self, size: int, seed: int = 0) -> "Task":
         """The task with so many of its training data, drawn at random without repeats; the test data stay whole.
@@ -81,6 +84,8 @@ class Task:
         return replace(self, train=(inputs[chosen], targets[chosen]))
 
     def __repr__(self) -> str:
-        return f"{self.name}: {len(self.train[0])} training and {len(self.test[0])} test inputs of shape {self.in_shape}, " + (
+        watched = "" if self.validation is None else f", {len(self.validation[0])} validation"
+        counts = f"{len(self.train[0])} training{watched} and {len(self.test[0])} test inputs"
+        return f"{self.name}: {counts} of shape {self.in_shape}, " + (
             f"{self.classes} classes" if self.target_std is None else "targets that are values"
         )

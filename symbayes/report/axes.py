@@ -92,7 +92,12 @@ def _log_ticks(low: Number, high: Number, most: int) -> list[tuple[float, str]]:
         return [(float(power), _power(power)) for power in powers if power % every == 0]
     factors = (1, 2, 5) if high - low > 0.5 else (1, 1.5, 2, 3, 4, 5, 6, 8)
     places = [(log10(factor) + power, factor, power) for power in range(floor(low), ceil(high) + 1) for factor in factors]
-    return [(at, minus(f"{factor * 10.0**power:.3g}")) for at, factor, power in places if low - 1e-9 <= at <= high + 1e-9]
+    found = [(at, minus(f"{factor * 10.0**power:.3g}")) for at, factor, power in places if low - 1e-9 <= at <= high + 1e-9]
+    if len(found) > 1:
+        return found
+    step = _step(10.0**high - 10.0**low, most)  # within so little, the axis is nearly linear
+    whole = range(ceil(10.0**low / step - 1e-9), floor(10.0**high / step + 1e-9) + 1)
+    return [(log10(at * step), minus(f"{at * step:.6g}")) for at in whole if at > 0]
 
 
 def _power(power: int) -> str:

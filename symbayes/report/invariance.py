@@ -13,7 +13,8 @@ from symbayes.invariance.orbit_average import Image
 from symbayes.report.page import embed
 from symbayes.report.plots import Curve, CurveRow, Number, Run, label, style
 from symbayes.report.svg import PATTERNS
-from symbayes.text import number
+from symbayes.text import listed, number
+from symbayes.training.live import Live
 from symbayes.training.record import Record, Summary
 
 _TRUTH = "#666666"
@@ -24,6 +25,9 @@ _LEAST = {"°": 10.0, "px": 1.0, "%": 10.0}
 _DEGREES = (2, 5, 15, 30, 45, 90)
 #: Pillow's names for the kind of colour, by channels.
 _MODES = {1: "L", 3: "RGB"}
+#: By unit: extents below are little, and are not named where what was learned is said in a sentence.
+_LITTLE = {"°": 2.0, "px": 0.25, "%": 5.0}
+_OTHERWISE = 0.02
 #: An extent that is so near to its bound is at it.
 _AT_BOUND = 0.999
 
@@ -39,7 +43,7 @@ class RunInvariance:
 
 
 def run_invariance(
-    summary: Summary, history: Sequence[Record], truth: Mapping[str, Number] | None = None
+    summary: Summary | Live, history: Sequence[Record], truth: Mapping[str, Number] | None = None
 ) -> RunInvariance | None:
     """Of one run; None where it has no extents."""
     extents = summary.extents
@@ -111,6 +115,20 @@ def extent_words(extent: ExtentSummary, truth: Number | None = None) -> str:
         words += ", at its bound"
     known = "" if truth is None else f" (truth: {amount(truth, unit, short=True)})"
     return f"{extent_name(extent.name)}: {words}{known}"
+
+
+def invariance_headline(extents: Sequence[ExtentSummary]) -> str:
+    """What was learned of all extents, in a sentence; empty where none was learned."""
+    learned = [extent for extent in extents if extent.learned]
+    if not learned:
+        return ""
+    large = [extent for extent in learned if abs(extent.value) >= _LITTLE.get(extent.unit, _OTHERWISE)]
+    names, units = [extent_name(one.name) for one in learned], dict.fromkeys(one.unit for one in learned if one not in large)
+    below = f"below {listed([amount(_LITTLE.get(unit, _OTHERWISE), unit, short=True) for unit in units])}" if units else ""
+    if not large:
+        return f"The data ask for no augmentation by {listed(names)} ({below})."
+    rest = f"; all else is little ({below})" if below else ""
+    return f"The data ask for augmentation by {listed([extent_words(one).replace(':', '', 1) for one in large])}{rest}."
 
 
 def extent_name(name: str) -> str:
@@ -209,7 +227,7 @@ def data_uri(image: Image) -> str:
     return f"data:image/png;base64,{b64encode(file.getvalue()).decode('ascii')}"
 
 
-def _pictures(summary: Summary) -> list[list[str]]:
+def _pictures(summary: Summary | Live) -> list[list[str]]:
     """Rows of images, as their sources; the first of a row is the datum itself."""
     return [[data_uri(image) for image in row] for row in summary.orbits if row]
 

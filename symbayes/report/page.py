@@ -1,6 +1,7 @@
 """Templates to pages: a page is one file that holds its style and its figures, loads nothing and runs nothing."""
 
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class FigureTable:
         outcome: What came out, in a sentence, from figures.
         legend: What the figures are.
         note: On the estimator, or the like.
+        heading: Of the column of what lines are of.
     """
 
     columns: tuple[str, ...] = ()
@@ -47,6 +49,7 @@ class FigureTable:
     outcome: str = ""
     legend: str = ""
     note: str = ""
+    heading: str = "task"
 
 
 def render(template: str, package: str = "symbayes.report", **values: object) -> str:
@@ -62,6 +65,11 @@ def render(template: str, package: str = "symbayes.report", **values: object) ->
     )
     environment.filters.update(number=number, significant=significant, minus=minus, percent=percent)
     return environment.get_template(template).render(**values)
+
+
+def with_notice(page: str, words: str) -> str:
+    """A page with a sentence before all else."""
+    return page.replace("<main>", f'<main>\n<p class="quiet" role="status">{escape(words)}</p>', 1)
 
 
 def embed(figure: "plotly.graph_objects.Figure | None", name: str, *, wide: bool = True, label: str = "") -> str:

@@ -8,7 +8,7 @@ from symbayes.data.storage import DAMAGE, write_whole
 from symbayes.dynamics.summary import DISCOVERY, read_discovery
 from symbayes.report.calibration import run_calibration, task_calibration
 from symbayes.report.discovery import discovery_page
-from symbayes.report.invariance import run_invariance, task_invariance
+from symbayes.report.invariance import invariance_headline, run_invariance, task_invariance
 from symbayes.report.network import drawn_layers
 from symbayes.report.page import FigureTable, TableCell, TableRow, embed, render
 from symbayes.report.plots import (
@@ -24,7 +24,7 @@ from symbayes.report.plots import (
     training_curves,
 )
 from symbayes.text import number, significant
-from symbayes.training.convergence import below_map, judge
+from symbayes.training.convergence import below_map, judge, same_estimator
 from symbayes.training.record import Record, Summary, damaged, read_records
 from symbayes.training.symmetries import headline, symmetry_words
 
@@ -66,7 +66,7 @@ def run_page(summary: Summary, history: Sequence[Record], *, truth: Mapping[str,
         "run.html",
         summary=summary,
         converged=judge(history, summary.num_data, is_partial=summary.is_partial, floor=summary.floor),
-        headline=headline(rows),
+        headline=headline(rows) or invariance_headline(summary.extents) or _worth(summary),
         network_layers=drawn_layers(rows, colours),
         colours=colours,
         layers=layers(rows),
@@ -79,6 +79,15 @@ def run_page(summary: Summary, history: Sequence[Record], *, truth: Mapping[str,
         calibration=run_calibration(summary),
         precisions=embed(precision_curves(history, rows), "precisions", label="prior precisions over epochs"),
     )
+
+
+def _worth(summary: Summary) -> str:
+    """What the model is worth on data that were held out, in a sentence; empty if that is not known."""
+    found = summary.held_out
+    if found is None:
+        return ""
+    name, value = next(iter(found.metrics.items()))
+    return f"{name[:1].upper()}{name[1:]} {_written(name, value)} on {number(found.num_data)} data that were held out."
 
 
 def comparison_page(title: str, about: str, table: FigureTable, runs: Sequence[Run]) -> str:
@@ -144,23 +153,34 @@ def side_by_side(folders: Sequence[Path]) -> str:
         _figures(name, [None if one.held_out is None else one.held_out.metrics.get(name) for one in summaries])
         for name in metrics
     ]
-    rows.append(_figures("log evidence per datum", [one.evidence.total / one.num_data for one in summaries]))
+    doubt = _apart(summaries)
+    rows.append(_figures("log evidence per datum", [one.evidence.total / one.num_data for one in summaries], mark=not doubt))
     rows.append(TableRow("converged", tuple(TableCell("yes" if not _reasons(run) else "no") for run in runs)))
-    sizes = {one.num_data for one in summaries}
-    note = "" if len(sizes) == 1 else "Runs have learned from different data: their evidences are not to be compared."
-    table = FigureTable(
-        tuple(named), tuple(rows), legend="Metrics are of data that were held out, where they were saved.", note=note
-    )
+    legend = f"Metrics are of data that were held out, where they were saved. {doubt}".strip()
+    table = FigureTable(tuple(named), tuple(rows), legend=legend, heading="")
     return comparison_page(f"{len(runs)} runs side by side", "", table, runs)
 
 
-def _figures(name: str, values: Sequence[float | None]) -> TableRow:
+def _apart(summaries: Sequence[Summary]) -> str:
+    """Why evidences of runs are not to be compared; empty if they are."""
+    if len({one.num_data for one in summaries}) > 1:
+        return "Runs have learned from different data: their evidences are not to be compared."
+    first = summaries[0].evidence
+    if any(not same_estimator(first, one.evidence) for one in summaries):
+        return "Evidences are by different estimators, and not to be compared."
+    return ""
+
+
+def _figures(name: str, values: Sequence[float | None], *, mark: bool = True) -> TableRow:
     """A line of the table, the best of which is marked: the most of accuracy and evidence, the least of all else."""
     known = [value for value in values if value is not None]
     best = max(known) if "accuracy" in name or "evidence" in name else min(known)
-    share = name == "accuracy"
-    written = ["–" if one is None else f"{number(100 * one, 1)} %" if share else significant(one, 4) for one in values]
-    return TableRow(name, tuple(TableCell(cell, best=one == best) for cell, one in zip(written, values, strict=True)))
+    cells = (TableCell("–" if one is None else _written(name, one), best=mark and one == best) for one in values)
+    return TableRow(name, tuple(cells))
+
+
+def _written(name: str, value: float) -> str:
+    return f"{number(100 * value, 1)} %" if name == "accuracy" else significant(value, 4)
 
 
 def _reasons(run: Run) -> list[str]:

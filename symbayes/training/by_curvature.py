@@ -221,7 +221,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
             if rotates:
                 self.rotate(state, curvature)
             if moves or last:
-                evidence, extents = self._settle(state, curvature, moves=moves, last=last)
+                evidence, extents = self.settle(state, curvature, moves=moves, last=last)
         state.epoch = epoch
         state.seconds += time.perf_counter() - started
         shown = extents if extents is not None else all_extents(self.problem.model)
@@ -235,7 +235,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         """Whether the epoch is the last, now that its steps are done."""
         return state.epoch + 1 == self.schedule.epochs
 
-    def _settle(
+    def settle(
         self, state: CurvatureState, curvature: Curvature, *, moves: bool, last: bool
     ) -> tuple[EvidenceRecord, dict[str, float]]:
         """The evidence after a hyper-step, if there is one, and the extents that it is of; at the end, of what is kept."""
@@ -274,7 +274,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
     def conclude(self, state: CurvatureState) -> EvidenceRecord:
         if state.search is not None and state.search.kept and not state.search.is_done:
             state.search.give_up()
-        return self._settle(state, self._pass(state, self.rule), moves=False, last=True)[0]
+        return self.settle(state, self._pass(state, self.rule), moves=False, last=True)[0]
 
     def finish(self, state: CurvatureState) -> Callable[[], Posterior]:
         problem = self.problem

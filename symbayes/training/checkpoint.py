@@ -20,12 +20,13 @@ from torch import Generator, Tensor
 from symbayes.data.folders import holds, locked, read_folder, write_folder
 from symbayes.data.source import TensorSource
 from symbayes.data.storage import DAMAGE, error_words, from_json, parse_json
+from symbayes.training.live import LiveFile
 from symbayes.training.record import Record, read_history, write_history
 from symbayes.training.trainer import NUMBERS, TENSORS, Part, Problem, S, Trainer, damaged_state
 
 #: What a checkpoint has beside a state: what it is of, and records, under other names than those of a result, which may lie in
 #: the same folder. And the lock of who trains there.
-PROBLEM, RECORDS, _RUNNING = "checkpoint.json", "checkpoint.jsonl", ".running"
+PROBLEM, RECORDS, RUNNING = "checkpoint.json", "checkpoint.jsonl", ".running"
 FORMAT = 1
 
 
@@ -61,7 +62,7 @@ class Checkpoint:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(
-            self.folder / _RUNNING,
+            self.folder / RUNNING,
             f"Another process is training in {self.folder}. Wait until it ends, or name another folder.",
         ):
             yield Kept(self, trainer, generator, beside)
@@ -87,7 +88,7 @@ class Kept(Generic[S]):
     def __init__(self, at: Checkpoint, trainer: Trainer[S], generator: Generator, beside: Mapping[str, Part]) -> None:
         self.at, self.trainer, self.generator, self.beside = at, trainer, generator, beside
         self._problem = describe(trainer.problem, generator.initial_seed())
-        self._saved = time.monotonic()
+        self._saved, self.live = time.monotonic(), LiveFile(at.folder, trainer.problem)
 
     def begin(self) -> tuple[S, list[Record]]:
         """The state to go on from, and the records of epochs before.

@@ -122,16 +122,17 @@ def difference(first: EvidenceRecord, second: EvidenceRecord) -> Difference:
     spread = None if errors[0] is None or errors[1] is None else hypot(errors[0], errors[1])
     slack = (first.slack or 0.0) + (second.slack or 0.0)
     doubt = ""
-    if _kind(first) != _kind(second):
+    if not same_estimator(first, second):
         doubt = f"evidences by two estimators are not to be compared ({first.estimator}; {second.estimator})"
     elif abs(value) <= (bound := _ERRORS * (spread or 0.0) + slack):
         doubt = f"the error of the estimator, up to {number(bound, 1)}, is larger than the difference"
     return Difference(value, spread, doubt)
 
 
-def _kind(evidence: EvidenceRecord) -> str:
-    """Of the estimator, without its settings."""
-    return evidence.estimator.partition("(")[0].strip()
+def same_estimator(first: EvidenceRecord, second: EvidenceRecord) -> bool:
+    """Whether two evidences are by one kind of estimator, whatever its settings."""
+    kinds = [one.estimator.partition("(")[0].strip() for one in (first, second)]
+    return kinds[0] == kinds[1]
 
 
 def below_map(by_evidence: EvidenceRecord, by_map: EvidenceRecord) -> bool:

@@ -161,7 +161,7 @@ def fit(
     checkpoint_every: float = 60.0,
     resume: bool = False,
     deterministic: bool = False,
-    callbacks: Sequence[Callable[[Record], None]] = (),
+    callbacks: Callable[[Record], None] | Sequence[Callable[[Record], None]] = (),
     validation: Data | None = None,
 ) -> Result:
     """Learn weights, prior precisions, noise and extents of invariance together, from training data alone.
@@ -192,8 +192,8 @@ def fit(
             start if there is none. One of another problem or of other settings is refused.
         deterministic: Whether a GPU is held to algorithms that give the same numbers every time, which takes longer
             (`deterministic_algorithms`); a CPU always does, with the same number of threads.
-        callbacks: Called with the record of every epoch, such as `sb.loggers.TensorBoard(folder)`. Those that have a `close`
-            are closed in the end.
+        callbacks: One or several, called with the record of every epoch, such as `sb.loggers.TensorBoard(folder)`. Those that
+            have a `close` are closed in the end.
         validation: Other data, of any kind, to be watched: every record has the metrics of the model on them, by plug-in.
             Nothing is decided by them, and the result is the same without.
 
@@ -203,6 +203,7 @@ def fit(
 
     Raises:
         ValueError: If epochs are given twice, or parts do not fit together; `Problem.check` says more.
+        TypeError: If callbacks cannot be called.
         NotFiniteError: If numbers are not finite, or training diverges.
         BusyError: If another process trains in the folder of the checkpoint.
         RuntimeError: If algorithms are to be deterministic, and torch has none for something.
@@ -213,6 +214,7 @@ def fit(
             f"{schedule.epochs} itself."
         )
     kept = checkpoint_of(checkpoint, checkpoint_every, resume)
+    called = _callbacks(callbacks)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     likelihood = (likelihood if likelihood is not None else Categorical()).to(device)
     prior = (prior if prior is not None else TensorwisePrior(model)).to(device)
@@ -229,11 +231,11 @@ def fit(
     watched = None if validation is None else Watched(problem, source_for(model, validation))
 
     def call_all(record: Record) -> None:
-        for callback in callbacks if all_processes().is_first else ():
+        for callback in called if all_processes().is_first else ():
             callback(deepcopy(record))  # which may be changed
 
     with ExitStack() as during:
-        for callback in callbacks:
+        for callback in called:
             if isinstance(callback, Closable):
                 during.callback(callback.close)
         during.enter_context(deterministic_algorithms(device) if deterministic else nullcontext())
@@ -256,6 +258,14 @@ def fit(
         if not result.converged:
             warnings.warn(f"{result.converged} Train for longer, and believe a result that has.", stacklevel=2)
     return result
+
+
+def _callbacks(given: Callable[[Record], None] | Sequence[Callable[[Record], None]]) -> tuple[Callable[[Record], None], ...]:
+    found = (given,) if callable(given) else tuple(given)
+    wrong = next((one for one in found if not callable(one)), None)
+    if wrong is not None:
+        raise TypeError(f"Callbacks must be functions that take a record; got {type(wrong).__name__}.")
+    return found
 
 
 @runtime_checkable
@@ -433,6 +443,8 @@ def learn(
                 if watched is not None:
                     history[-1] = replace(history[-1], validation=watched.metrics())
                 each_epoch(history[-1])
+                if kept is not None:
+                    kept.live.offer(history, now=len(history) == 1 or trainer.is_done(state))
                 # What is done is not kept: to go through the last epochs again gives the same, and the same posterior.
                 if kept is not None and not trainer.is_done(state):
                     kept.offer(state, history)

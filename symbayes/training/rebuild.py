@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from symbayes.invariance.orbit_average import OrbitAverage
+from symbayes.models import AllConv
+
 #: The files of `torch.nn.modules` whose classes are single layers.
 _FILES = (
     "activation", "batchnorm", "channelshuffle", "conv", "dropout", "flatten", "fold", "instancenorm", "linear",
@@ -21,6 +24,13 @@ _PLACE = ("device", "dtype")
 #: Numbers that a layer may give for all examples together: what asks for more is no result of training.
 _MOST = 2**30
 _PLAIN = (bool, int, float, str, type(None))
+
+
+def model_words(model: nn.Module) -> str:
+    """What a model is: as its maker described it, or by its class."""
+    if isinstance(model, OrbitAverage):
+        return f"{model_words(model.net)}, averaged over {model.samples} transformations of its input"
+    return model.description if isinstance(model, AllConv) else type(model).__name__
 
 
 def describe_layers(module: nn.Module) -> dict[str, Any] | None:

@@ -1,16 +1,16 @@
-"""The result of training: the model, its evidence, what was learned and how; saved without pickle, and read back."""
+"""The result of training: the model, its evidence, what was learned and how; saved without pickle."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from html import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from symbayes.curvature.evaluate import evaluating
@@ -21,7 +21,7 @@ from symbayes.data.folders import write_folder
 from symbayes.data.numbers import Numbers, first_weight
 from symbayes.data.packed import Inputs
 from symbayes.data.source import Data, inputs_for, source_for
-from symbayes.data.storage import DAMAGE, check_form
+from symbayes.data.storage import DAMAGE
 from symbayes.equivariance import LayerSymmetry, measure_layers
 from symbayes.errors import NoPosteriorError, NotFiniteError
 from symbayes.evidence.evidence import laplace_evidence
@@ -30,20 +30,19 @@ from symbayes.invariance.augmentation import LearnedAugmentation, learned_augmen
 from symbayes.invariance.extents import describe_extents
 from symbayes.invariance.orbit_average import sample_orbits
 from symbayes.layout import Layout, WeightTensor, weights
-from symbayes.likelihoods.likelihood import Likelihood, is_registered, registered
-from symbayes.models import AllConv, build_allconv
-from symbayes.posterior.posterior import Posterior, dump_posterior, parse_posterior
+from symbayes.likelihoods.likelihood import Likelihood, is_registered
+from symbayes.models import AllConv
+from symbayes.posterior.posterior import Posterior, dump_posterior
 from symbayes.posterior.predict import Calibration, Prediction, calibration, predict
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 from symbayes.processes import all_processes
 from symbayes.training.convergence import Convergence, Difference, difference, judge
-from symbayes.training.rebuild import build_layers, describe_layers, refuse_large
+from symbayes.training.hub import push_folder
+from symbayes.training.rebuild import describe_layers, model_words
 from symbayes.training.record import (
     FILES,
     FORMAT,
-    HISTORY,
     POSTERIOR,
-    SUMMARY,
     WEIGHTS,
     EvidenceRecord,
     HeldOut,
@@ -51,12 +50,9 @@ from symbayes.training.record import (
     ModelSummary,
     Record,
     Summary,
-    damaged,
-    parse_records,
-    read_files,
     written_records,
 )
-from symbayes.training.symmetries import Symmetries, measured_before, symmetries
+from symbayes.training.symmetries import Symmetries, symmetries
 
 #: Where in what is saved examples are.
 EXAMPLES, OUTPUTS = "examples:inputs", "examples:outputs"
@@ -178,7 +174,7 @@ class Result:
         """For pickle: what it was made of, with the posterior found."""
         state = {field.name: getattr(self, field.name) for field in fields(self)}
         try:
-            state["make_posterior"] = _Known(self.posterior)
+            state["make_posterior"] = Known(self.posterior)
         except NoPosteriorError:
             state["make_posterior"] = None
         return state
@@ -312,6 +308,38 @@ class Result:
         finally:  # whatever becomes of the posterior, the rest is kept
             write_folder(Path(folder), files, leaving_out=FILES)
 
+    def push_to_hub(
+        self,
+        repo: str,
+        calibration: Calibration | None = None,
+        held_out: HeldOut | None = None,
+        *,
+        private: bool | None = None,
+        examples: bool = False,
+    ) -> str:
+        """Save the result to a repository of the Hugging Face Hub, with a card; `sb.load_result("hf://owner/name")` reads it.
+
+        Args:
+            repo: "owner/name"; made if it is not there. An earlier result in it is replaced, in one commit.
+            calibration: As in `save`.
+            held_out: As in `save`; the card has it.
+            private: Whether a new repository is; as the owner's usual ones are when None.
+            examples: Whether the training inputs that the result keeps go along, up to 64. Who loads it is then sure that the
+                model computes the same, and others can see them.
+
+        Returns:
+            Where it is.
+
+        Raises:
+            ImportError: If the package huggingface_hub is not there.
+            ValueError: As in `save`.
+        """
+        known = self._measure(Layout.of(self.model).tensors.values())
+        shared = self if examples else replace(self, examples=None, measured=known)
+        with TemporaryDirectory() as folder:
+            shared.save(folder, calibration, held_out)
+            return push_folder(Path(folder), repo, self.summary(calibration, held_out), self.history, private)
+
     def files(self, calibration: Calibration | None = None, held_out: HeldOut | None = None) -> dict[str, bytes | str]:
         """What `save` writes, by name, but for the posterior."""
         if not is_registered(self.likelihood):
@@ -340,7 +368,7 @@ class Result:
             format=FORMAT,
             model=ModelSummary(
                 self.model.recipe if isinstance(self.model, AllConv) else None,
-                self.model.description if isinstance(self.model, AllConv) else type(self.model).__name__,
+                model_words(self.model),
                 describe_layers(self.model),
             ),
             likelihood=LikelihoodSummary(type(likelihood).__name__, dict(likelihood.settings()), likelihood.learns_noise),
@@ -360,7 +388,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class _Known:
+class Known:
     """A posterior that has been found, and can be pickled."""
 
     posterior: Posterior
@@ -380,131 +408,3 @@ def example_outputs(model: nn.Module, examples: Tensor) -> Tensor:
 def _as_weights(inputs: Tensor, weight: Tensor) -> Tensor:
     """Inputs on the device of weights, and in their precision where they are real numbers."""
     return inputs.to(weight) if inputs.is_floating_point() else inputs.to(weight.device)
-
-
-def load_result(folder: str | Path, model: nn.Module | None = None) -> Result:
-    """A result that was saved; with its posterior, if that was saved, too.
-
-    Args:
-        folder: What `Result.save` was given.
-        model: A module of the same structure, which gets the saved weights. Not needed for models of `allconv`, and for
-            `nn.Sequential` of torch's own layers.
-
-    Raises:
-        FileNotFoundError: If a file is missing.
-        ValueError: If a file is damaged, or the model does not fit the weights.
-    """
-    folder = Path(folder)
-    contents = read_files(folder, (SUMMARY, HISTORY, WEIGHTS), (POSTERIOR,))
-    summary, history = parse_records(contents, folder)
-    try:
-        tensors = load(contents.files[WEIGHTS])
-        _refuse_not_finite(tensors)
-    except (SafetensorError, *DAMAGE) as error:
-        raise damaged(folder, error) from error
-    if model is None:
-        model = _rebuilt(summary, tensors, folder)
-    _load("model", model, tensors, folder)
-    _check_outputs(model, tensors, folder)
-    try:
-        make = partial(registered(summary.likelihood.kind), **summary.likelihood.settings)
-        likelihood = _built(make, "likelihood", tensors).requires_grad_(summary.likelihood.learns_noise)
-        for state in _state("likelihood", tensors).values():
-            likelihood.to(state.dtype)
-        prior = PRIORS[summary.prior](model, learn=summary.learn)
-    except (RuntimeError, *DAMAGE) as error:
-        raise damaged(folder, error) from error
-    _load("likelihood", likelihood, tensors, folder)
-    _load("prior", prior, tensors, folder)
-    found = _posterior(contents.files.get(POSTERIOR), folder / POSTERIOR, model)
-    make_posterior = _Known(found) if found is not None else None
-    measured, examples = measured_before(summary.symmetries) or None, tensors.get(EXAMPLES)
-    size, stopped = summary.num_data, summary.is_partial
-    return Result(model, likelihood, prior, history, size, examples, make_posterior, measured, stopped, summary.floor)
-
-
-def _refuse_not_finite(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse numbers that no training leaves. A buffer may be infinite, as masks of attention are; none is not a number."""
-    for name, value in tensors.items():
-        if value.is_floating_point() and value.isnan().any():
-            raise ValueError(f"{name} in {WEIGHTS} must be numbers; some are not")
-
-
-def _state(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{part}:"): value for name, value in tensors.items() if name.startswith(f"{part}:")}
-
-
-def _built(make: Callable[[], nn.Module], part: str, tensors: Mapping[str, Tensor]) -> Any:
-    """A part, laid out without memory first: what a damaged file asks for may be more than there is."""
-    with torch.device("meta"):
-        wanted = {name: tuple(value.shape) for name, value in make().state_dict().items()}
-    if wanted != {name: tuple(value.shape) for name, value in _state(part, tensors).items()}:
-        raise ValueError(f"the {part} in result.json is not that in weights.safetensors")
-    return make()
-
-
-def _load(part: str, module: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
-    state = _state(part, tensors)
-    for name, value in module.state_dict().items():
-        if name in state and state[name].is_floating_point() != value.is_floating_point():
-            raise ValueError(f"The {part} does not fit what is saved in {folder}: {name} must be {value.dtype}.")
-    for name, _ in module.named_parameters():
-        if name in state and not state[name].isfinite().all():
-            raise damaged(folder, ValueError(f"{part}:{name} in {WEIGHTS} must be finite"))
-    try:
-        module.load_state_dict(state)
-    except RuntimeError as error:
-        raise ValueError(f"The {part} does not fit what is saved in {folder}: {error}") from error
-
-
-def _check_outputs(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Refuse a model that has the weights and computes something else: buffers that are not saved, other settings."""
-    if EXAMPLES not in tensors or OUTPUTS not in tensors:
-        return
-    wanted = tensors[OUTPUTS]
-    try:
-        found = example_outputs(model, tensors[EXAMPLES]).to(wanted)
-        same = found.shape == wanted.shape and torch.allclose(found, wanted, rtol=0.01, atol=0.01 * float(wanted.abs().max()))
-    except (RuntimeError, *DAMAGE) as error:
-        raise damaged(folder, error) from error
-    if not same:
-        raise ValueError(
-            f"The model must give the outputs that it gave when it was saved in {folder}; with the same weights it gives "
-            "others. Build it with the same settings, and keep what it computes with in parameters or persistent buffers."
-        )
-
-
-def _rebuilt(summary: Summary, tensors: Mapping[str, Tensor], folder: Path) -> nn.Module:
-    recipe, layers = summary.model.recipe, summary.model.layers
-    if recipe is None and layers is None:
-        raise ValueError(
-            f"The model in {folder} ({summary.model.description}) was not made by sb.allconv, nor of torch's layers in an "
-            "nn.Sequential, so files alone do not tell it. Pass one of the same structure: sb.load_result(folder, model=...)."
-        )
-    try:
-        if recipe is not None:
-            check_form(recipe.get("in_shape"), list[int], "in_shape")
-            make: Callable[[], nn.Module] = partial(build_allconv, **{**recipe, "in_shape": tuple(recipe["in_shape"])})
-        else:
-            make = partial(build_layers, layers or {})
-            refuse_large(layers or {}, tensors.get(EXAMPLES))
-        model: nn.Module = _built(make, "model", tensors)
-        model.to(next(iter(_state("model", tensors).values())).dtype)
-    except (RuntimeError, *DAMAGE) as error:
-        raise damaged(folder, error) from error
-    for name, parameter in weights(model).items():
-        parameter.requires_grad_(name in summary.evidence.precision)  # what was frozen stays so
-    return model
-
-
-def _posterior(content: bytes | None, path: Path, model: nn.Module) -> Posterior | None:
-    if content is None:
-        return None
-    found = parse_posterior(content, path, next(model.parameters()).device)
-    known = {name: tuple(weight.shape) for name, weight in weights(model).items()}
-    if {name: tuple(value.shape) for name, value in found.mean.items()} != known:
-        raise ValueError(
-            f"The posterior in {path} does not fit the weights beside it. Copy the folder again; or remove the file, and do "
-            "without a posterior."
-        )
-    return found

@@ -10,6 +10,7 @@ import pytest
 
 from symbayes.cli import doctor
 from symbayes.cli.app import app
+from symbayes.training.record import read_records
 from tests.cli.refusals import say
 from tests.data.test_read import paint, write_table
 
@@ -27,6 +28,66 @@ def test_a_folder_of_images_becomes_a_page_that_says_which_layers_are_convolutio
     assert "Training has not converged" in said
     for words in ("dark", "light", "accuracy"):
         assert words in page
+
+
+def test_how_far_to_augment_is_learned_and_said(tmp_path):
+    paint(tmp_path / "images", 8, size=(8, 8))
+    out = tmp_path / "run"
+    words = ("fit", tmp_path / "images", "--out", out, "--width", "1", "--epochs", "2", "--augment", "learn")
+    code, said = invoke(*words)
+    assert code == 0, said
+    page = (out / "report.html").read_text()
+    assert "averaged over 8 transformations of each image: translation x, translation y, rotation" in said
+    for name in ("translation x", "rotation", "shear"):
+        assert f"{name}: " in said
+        assert f"<li>{name}: " in page
+    assert "The data ask for " in said
+    assert "The data ask for " in page
+    assert any(record.extents for record in read_records(out)[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--augment", "learn", "--paths", "conv"), "Leave --paths and --group out"),
+        (("--augment", "learn", "--by", "map"), "Leave --by map out"),
+        (("--augment", "all"), "--augment must be one of learn, flip-crop"),
+        (("--group", "p4m"), "--group is that of gconv paths"),
+    ],
+)
+def test_options_of_images_that_do_not_go_together_are_refused(options, message, tmp_path):
+    code, said = invoke("fit", "upright-digits", "--out", tmp_path / "run", *options)
+    assert code == 2
+    assert message in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--paths", "conv"), "is a table, for which there is a perceptron"),
+        (("--group", "p4"), "is a table, for which there is a perceptron"),
+        (("--augment", "learn"), "--augment is for images"),
+    ],
+)
+def test_options_of_images_are_refused_for_tables(options, message, tmp_path):
+    path = write_table(tmp_path / "t.csv", ["yes", "no"] * 20)
+    code, said = invoke("fit", path, "--target", "goal", "--out", tmp_path / "run", *options)
+    assert code == 2
+    assert message in said
+
+
+def test_a_folder_of_validation_is_watched(tmp_path):
+    for part, count in (("train", 6), ("val", 2), ("test", 3)):
+        paint(tmp_path / "images" / part, count, size=(8, 8))
+    code, said = invoke("fit", tmp_path / "images", "--out", tmp_path / "run", "--width", "1", "--epochs", "1", "--by", "map")
+    assert code == 0, said
+    assert "12 training, 4 validation and 6 test inputs" in said
+    assert "validation accuracy" in said
+    summary, history = read_records(tmp_path / "run")
+    assert (summary.num_data, summary.held_out.num_data) == (12, 6)
+    assert "accuracy" in history[-1].validation
+    assert "On validation data, which were watched and decided nothing" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_table_of_values_is_scored_in_its_own_units(tmp_path):
@@ -87,7 +148,16 @@ def test_several_results_are_shown_side_by_side(tmp_path, monkeypatch):
     assert "<h1>2 runs side by side</h1>" in page
     for words in ("accuracy", "nll", "log evidence per datum", "converged", "4: weights are still moving", "8: weights are"):
         assert words in page
+    assert page.count('class="num best"') > 2
+    assert ">task<" not in page
     assert invoke("report", "runs/4", "runs/none")[0] == 2
+    longer = write_table(tmp_path / "longer.csv", ["yes", "no"] * 30)
+    assert invoke("fit", longer, "--target", "goal", "--out", "runs/longer", "--epochs", "1")[0] == 0
+    assert invoke("report", "runs/4", "runs/longer")[0] == 0
+    page = (tmp_path / "comparison.html").read_text()
+    assert "Runs have learned from different data: their evidences are not to be compared." in page
+    evidence = page[page.index("log evidence per datum</th>") : page.index("converged</th>")]
+    assert "best" not in evidence
 
 
 def test_a_folder_that_is_called_like_a_task_does_not_hide_it(tmp_path, monkeypatch):

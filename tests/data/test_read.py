@@ -54,6 +54,29 @@ def test_a_folder_of_tests_is_held_out(tmp_path):
     assert task.names == ("dark", "light")
 
 
+def test_a_folder_of_validation_is_watched_and_tested_on_where_there_is_no_other(tmp_path):
+    paint(tmp_path / "train", 3)
+    paint(tmp_path / "val", 2)
+    task = read_task(tmp_path)
+    assert (len(task.train[0]), len(task.test[0]), task.validation) == (6, 4, None)
+    paint(tmp_path / "Test", 1)
+    task = read_task(tmp_path)
+    assert (len(task.train[0]), len(task.test[0]), len(task.validation[0])) == (6, 2, 4)
+    assert (task.validation[0].mean((1, 2, 3)) > 0).long().equal(task.validation[1])
+    moved = task.transformed(rotation=90)
+    assert moved.validation[0].shape == task.validation[0].shape
+    assert not torch.equal(moved.validation[0], task.validation[0])
+    paint(tmp_path / "more", 1)
+    with pytest.raises(ValueError, match=r"Beside train, Test, val there must be no other folder in .*; there is 'more'"):
+        read_task(tmp_path)
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    paint(tmp_path)
+    (tmp_path / "dark").rename(tmp_path / "train")
+    assert read_task(tmp_path).names == ("light", "train")
+
+
 def write_table(path, targets, words=("a", "b")):
     lines = [f"{index},{words[index % len(words)]},{target}" for index, target in enumerate(targets)]
     path.write_text("\n".join(["size,kind,goal", *lines]))

@@ -3,18 +3,22 @@
 They need the packages of the extra `browser` and a Chromium of the system, and are skipped without.
 """
 
+import json
 import shutil
 from dataclasses import replace
 
 import pytest
 
-from symbayes.data.storage import from_json
+from symbayes.cli.watch import serving
+from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics.summary import DiscoverySummary
 from symbayes.report.discovery import discovery_page
+from symbayes.report.live import live_page
 from symbayes.report.page import FigureTable, TableCell, TableRow
 from symbayes.report.plots import Run
 from symbayes.report.runs import comparison_page, run_page
-from symbayes.training.record import HeldOut
+from symbayes.training.live import LIVE, Live
+from symbayes.training.record import HeldOut, write_records
 from tests.report.discovery_sample import oscillators
 from tests.report.samples import invariant_history, invariant_summary, sample_extent, sample_history, sample_summary
 from tests.report.test_calibration_pages import classes
@@ -44,7 +48,25 @@ def invariant():
     return run_page(invariant_summary(sample_extent("rotation", 30.0)), invariant_history(values), truth={"rotation": 45.0})
 
 
+def sample_live():
+    return Live(
+        format=1,
+        model="network of two layers",
+        num_data=1000,
+        likelihood="Categorical",
+        prior="TensorwisePrior",
+        symmetries=ROWS,
+        extents=(sample_extent("rotation", 30.0),),
+        history=tuple(invariant_history({"rotation": [5.0, 20.0, 30.0]})),
+    )
+
+
+def under_way():
+    return live_page(sample_live(), "Training goes on.")
+
+
 PAGES = {
+    "live": (under_way, "Not known yet"),
     "learned": (learned, "1 of 3 layers keeps translation"),
     "failed": (lambda: run_page(sample_summary(), sample_history([-1500.0, -1234.5])), "Training has not converged"),
     "invariant": (invariant, "How far it is invariant"),
@@ -105,3 +127,22 @@ def test_pages_are_whole_without_javascript(name, browser, tmp_path):
         pictures.append(page.screenshot(full_page=True))
         context.close()
     assert pictures[0] == pictures[1]
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_the_page_of_a_run_renews_itself_until_it_is_that_of_its_result(scripts, browser, tmp_path):
+    live, problems = sample_live(), []
+    (tmp_path / LIVE).write_text(json.dumps(to_json(replace(live, history=live.history[:2]))))
+    context = browser.new_context(java_script_enabled=scripts)
+    page = context.new_page()
+    page.on("console", lambda message: problems.append(message.text))
+    with serving(tmp_path) as server:
+        page.goto(f"http://127.0.0.1:{server.server_port}/")
+        assert "Epoch 2 of 3" in page.inner_text("h1")
+        (tmp_path / LIVE).write_text(json.dumps(to_json(live)))
+        page.get_by_role("heading", name="Epoch 3 of 3").wait_for()
+        write_records(tmp_path, replace(sample_summary(), format=2), sample_history([-1500.0, -1234.5]))
+        page.get_by_text("Training has ended. This page changes no more").wait_for()
+        assert page.evaluate("document.querySelectorAll('script').length") == 0
+    context.close()
+    assert problems == []

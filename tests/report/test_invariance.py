@@ -10,7 +10,15 @@ import PIL.Image
 import pytest
 
 from symbayes.invariance.orbit_average import Image
-from symbayes.report.invariance import amount, data_uri, extent_name, extent_panel, extent_words, kept_extents
+from symbayes.report.invariance import (
+    amount,
+    data_uri,
+    extent_name,
+    extent_panel,
+    extent_words,
+    invariance_headline,
+    kept_extents,
+)
 from symbayes.report.page import FigureTable
 from symbayes.report.plots import Curve, Run
 from symbayes.report.runs import comparison_page, run_page
@@ -241,3 +249,14 @@ def test_images_are_those_of_runs_that_learned_by_evidence():
 def test_runs_may_have_different_extents():
     page = compared(invariant_run("turned", "evidence", ROTATION), invariant_run("turned", "other", {"shear": [1.0, 2.0, 3.0]}))
     assert re.findall(r'<div id="(extents\w+)"', page) == ["extents0_0", "extents0_1"]
+
+
+def test_what_was_learned_of_extents_is_said_in_a_sentence():
+    turned, moved = sample_extent("rotation", 60.0), sample_extent("translation_x", 0.01, "px")
+    turned, moved = (replace(extent, learned=True) for extent in (turned, moved))
+    said = invariance_headline([turned, moved])
+    assert said == "The data ask for augmentation by rotation up to 60.0° to either side; all else is little (below 0.25 px)."
+    assert invariance_headline([turned]) == "The data ask for augmentation by rotation up to 60.0° to either side."
+    assert invariance_headline([moved]) == "The data ask for no augmentation by translation x (below 0.25 px)."
+    assert invariance_headline([replace(turned, learned=False)]) == ""
+    assert "other (below 0.02)" in invariance_headline([replace(turned, name="other", unit="", value=0.0)])

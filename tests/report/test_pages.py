@@ -107,3 +107,11 @@ def test_pages_are_small_and_follow_the_colours_of_the_reader():
     assert "@media print" in page
     assert "default-src 'none'" in page
     assert "<script" not in page
+
+
+def test_where_no_layer_had_a_choice_the_page_begins_with_what_the_model_is_worth():
+    rows = (path_row("head", "Linear", 1.0),)
+    found = HeldOut(37, {"accuracy": 0.973, "nll": 0.07})
+    page = run_page(replace(sample_summary(), symmetries=rows, held_out=found), flat())
+    assert "<h1>Accuracy 97.3 % on 37 data that were held out.</h1>" in page
+    assert "equivariance error" not in page

@@ -5,10 +5,12 @@ import pickle
 
 import pytest
 import torch
+from safetensors.torch import load
 from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
+from symbayes.training import loading
 from symbayes.training.rebuild import build_layers, describe_layers, refuse_large
 from tests.small import load_few
 
@@ -150,3 +152,13 @@ def test_layers_that_would_fill_the_memory_are_refused():
     refuse_large(described, torch.zeros(1, 3, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"ConstantPad1d.* gives 1,073,741,832"):
         refuse_large(described, torch.zeros(2, 3))
+
+
+def test_the_order_of_tensors_in_a_file_does_not_matter(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    made = sb.fit(net, (torch.randn(20, 3), torch.arange(20) % 2), epochs=1, objective=sb.Map(), progress=False)
+    made.save(tmp_path)
+    whole_numbers_first = lambda raw: dict(sorted(load(raw).items(), key=lambda item: item[1].is_floating_point()))  # noqa: E731
+    monkeypatch.setattr(loading, "load", whole_numbers_first)
+    assert sb.load_result(tmp_path).log_evidence == made.log_evidence

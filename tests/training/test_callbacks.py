@@ -50,6 +50,14 @@ def test_callbacks_are_given_every_record_and_closed(task):
     assert kept.closed == 2
 
 
+def test_one_callback_needs_no_list(task):
+    found = []
+    result = sb.fit(network(), task.train, epochs=1, objective=sb.Map(), callbacks=found.append, progress=False)
+    assert tuple(found) == result.history
+    with pytest.raises(TypeError, match="Callbacks must be functions that take a record; got str"):
+        sb.fit(network(), task.train, epochs=1, callbacks=[found.append, "log"], progress=False)
+
+
 @pytest.mark.parametrize("kind", ["pair", "loader"])
 def test_data_that_are_watched_are_evaluated_and_change_nothing(task, kind):
     watched = task.test if kind == "pair" else DataLoader(TensorDataset(*task.test), batch_size=30, shuffle=True)

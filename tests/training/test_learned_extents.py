@@ -21,8 +21,8 @@ from symbayes.report.runs import make_page
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.fit import fit
 from symbayes.training.hyper import HyperAdam
+from symbayes.training.loading import load_result
 from symbayes.training.optimiser import ProximalAdam
-from symbayes.training.result import load_result
 from symbayes.training.trainer import Schedule
 
 SCHEDULE = Schedule(40, batch_size=40, learning_rate=2e-2)
