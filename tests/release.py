@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import io
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -93,9 +92,10 @@ def main() -> None:
     """Build, compare, and leave the files."""
     parser = argparse.ArgumentParser(prog="python -m tests.release", description=__doc__)
     parser.add_argument("--commit", default="HEAD", help="what is released")
-    parser.add_argument("--out", type=Path, default=Path("dist"), help="folder for wheel and sdist, which is made anew")
+    parser.add_argument("--out", type=Path, default=Path("dist"), help="folder for wheel and sdist, in place of those there")
     given = parser.parse_args()
-    shutil.rmtree(given.out, ignore_errors=True)
+    for before in [*given.out.glob("symbayes-*.whl"), *given.out.glob("symbayes-*.tar.gz")]:
+        before.unlink()
     first = built(given.commit, given.out)
     with tempfile.TemporaryDirectory() as other:
         os.umask(0o077)

@@ -193,7 +193,7 @@ def _check_choices(task: Task, paths: str | None, group: str | None, augment: st
 def _network(task: Task, paths: str | None, group: str | None, width: int | None, augment: str | None, seed: int) -> nn.Module:
     if augment == "learn":
         return averaged_network(task, width, seed=seed)
-    generator, chosen = torch.Generator().manual_seed(seed), (paths or "factored,conv").split(",")
+    generator, chosen = torch.Generator().manual_seed(seed), ("factored,conv" if paths is None else paths).split(",")
     return network_for(task.in_shape, task.classes, chosen, width, group=group or "p4", generator=generator)
 
 

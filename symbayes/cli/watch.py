@@ -1,5 +1,6 @@
 """`symbayes watch`: the page of a run while it trains, on this machine alone."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,13 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from symbayes.cli.terminal import CHECKPOINT, console
-from symbayes.data.folders import holds, is_locked
-from symbayes.data.storage import DAMAGE, error_words
+from symbayes.data.folders import is_locked, place_of
+from symbayes.data.storage import DAMAGE, error_words, read_json
 from symbayes.dynamics.summary import DISCOVERY
 from symbayes.report.live import live_page
 from symbayes.report.page import with_notice
 from symbayes.report.runs import PAGE, make_page
-from symbayes.training.checkpoint import RUNNING
+from symbayes.training.checkpoint import RUNNING, is_checkpoint
 from symbayes.training.live import LIVE, read_live
 from symbayes.training.record import SUMMARY
 
@@ -47,18 +48,22 @@ def look(folder: Path) -> Seen:
     """
     inner = folder / CHECKPOINT
     place = inner if inner.is_dir() else folder
-    live, results = read_live(place), [name for name in (SUMMARY, DISCOVERY) if holds(folder, name)]
+    live, results = read_live(place), [at for name in (SUMMARY, DISCOVERY) if (at := place_of(folder, name)) is not None]
     if is_locked(folder / RUNNING):
         done = live is not None and live.history[-1].epoch >= live.history[-1].epochs
         words = "The last epoch is done; the result is being judged and saved." if done else "Training goes on."
         return Seen(words, True, lambda: live_page(live, words))
-    if results and (live is None or _time(folder / results[0]) >= _time(place / LIVE)):
+    if results and (live is None or _time(results[0]) >= _time(place / LIVE)):
         also = f"; it is also in {folder / PAGE}" if (folder / PAGE).is_file() else ""
-        words = f"Training has ended. This page changes no more{also}."
+        summary = read_json(results[0])
+        is_partial = isinstance(summary, dict) and bool(summary.get("is_partial"))
+        ended = "Training was stopped, and goes on by --resume" if is_partial else "Training has ended"
+        words = f"{ended}. This page changes no more{also}."
         return Seen(words, False, lambda: with_notice(make_page(folder), words))
     if live is not None:
         last = live.history[-1]
-        words = f"Nothing trains here now: it was interrupted after epoch {last.epoch} of {last.epochs}. Go on by --resume."
+        onward = "Go on by --resume." if is_checkpoint(place) else "There is no checkpoint of it to go on from."
+        words = f"Nothing trains here now: it was interrupted after epoch {last.epoch} of {last.epochs}. {onward}"
         if last.epoch >= last.epochs:
             words = "Training has ended. Its result was not saved in this folder, so that this is the last that is known of it."
         return Seen(words, False, lambda: live_page(live, words))
@@ -87,8 +92,7 @@ def serving(folder: Path, port: int = 0) -> Iterator[ThreadingHTTPServer]:
         timeout = _WAIT
 
         def do_GET(self) -> None:
-            status, kind, text = _answer(folder, self.path, self.headers.get("Host", ""))
-            content = text.encode()
+            status, kind, content = _answer(folder, self.path, self.headers.get("Host", ""))
             self.send_response(status)
             headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content))}
             headers |= {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY"}
@@ -103,7 +107,7 @@ def serving(folder: Path, port: int = 0) -> Iterator[ThreadingHTTPServer]:
         def log_message(self, *_: Any) -> None:
             """Nothing: the terminal says how it stands with the run."""
 
-    with ThreadingHTTPServer((_HERE, port), Handler) as server:
+    with Server((_HERE, port), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         thread.start()
         try:
@@ -113,17 +117,26 @@ def serving(folder: Path, port: int = 0) -> Iterator[ThreadingHTTPServer]:
             thread.join()
 
 
-def _answer(folder: Path, path: str, host: str) -> tuple[HTTPStatus, str, str]:
+class Server(ThreadingHTTPServer):
+    """Says nothing of browsers that hang up."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """What else goes wrong is said as usual."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+
+def _answer(folder: Path, path: str, host: str) -> tuple[HTTPStatus, str, bytes]:
     """To a request: its status, and what is sent of which kind."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     if name.lower() not in _NAMES:
-        return HTTPStatus.FORBIDDEN, "text/plain", f"This page is for {', '.join(_NAMES)} alone.\n"
+        return HTTPStatus.FORBIDDEN, "text/plain", f"This page is for {', '.join(_NAMES)} alone.\n".encode()
     if path.partition("?")[0] != "/":
-        return HTTPStatus.NOT_FOUND, "text/plain", "There is one page here: /\n"
+        return HTTPStatus.NOT_FOUND, "text/plain", b"There is one page here: /\n"
     try:
-        return HTTPStatus.OK, "text/html", look(folder).page()
+        return HTTPStatus.OK, "text/html", look(folder).page().encode()
     except (OSError, *DAMAGE) as error:
-        return HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error_words(error)}.\n"
+        return HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error_words(error)}.\n".encode(errors="replace")
 
 
 def watch(

@@ -138,7 +138,7 @@ def read_folder(folder: Path, needed: Sequence[str], optional: Sequence[str] = (
 
 def holds(folder: Path, name: str) -> bool:
     """Whether a file is in a folder, or about to be."""
-    return _place(folder, name) is not None
+    return place_of(folder, name) is not None
 
 
 def _read_all(folder: Path, needed: Sequence[str], optional: Sequence[str], most: int, raw: bytes | None) -> Contents:
@@ -175,7 +175,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _place(folder: Path, name: str) -> Path | None:
+def place_of(folder: Path, name: str) -> Path | None:
     """Where a file is that holds: over those in the folder, over those of the folder around it, or in it."""
     for place in (folder / _OVER, folder.parent / _OVER / folder.name, folder):
         if (place / name).is_file():
@@ -185,7 +185,7 @@ def _place(folder: Path, name: str) -> Path | None:
 
 def _stamp(folder: Path) -> tuple[int, int] | None:
     """What tells one seal from another, even if they say the same."""
-    place = _place(folder, SEAL)
+    place = place_of(folder, SEAL)
     try:
         found = None if place is None else place.stat()
     except FileNotFoundError:  # moved meanwhile
@@ -196,7 +196,7 @@ def _stamp(folder: Path) -> tuple[int, int] | None:
 def _read(folder: Path, name: str, most: int) -> bytes | None:
     """A file that holds; None if there is none."""
     for _ in range(_TIMES):
-        path = _place(folder, name)
+        path = place_of(folder, name)
         if path is None:
             return None
         try:

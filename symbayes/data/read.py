@@ -118,13 +118,15 @@ def _task(name: str, inputs: Tensor, targets: Targets, train: Tensor, test: Tens
 def _check_split(targets: Targets, train: Tensor, test: Tensor) -> None:
     """Refuse data none of which are to be learned from, or to be tested on, and tests of classes that cannot be learned."""
     if not len(train) or not len(test):
-        raise ValueError(f"There must be data to learn from and data to test on; got {len(train)} and {len(test)}.")
+        raise ValueError(
+            f"There must be data to learn from, and data to test on or to watch; got {len(train)} and {len(test)}."
+        )
     if targets.names is not None:
         unknown = set(targets.values[test].tolist()) - set(targets.values[train].tolist())
         if unknown:
             raise ValueError(
-                f"Every class to be tested must be among those that are learned; {targets.names[min(unknown)]!r} is not. Add "
-                "data of it to learn from, or leave it out."
+                f"Every class to be tested or watched must be among those that are learned; {targets.names[min(unknown)]!r} is "
+                "not. Add data of it to learn from, or leave it out."
             )
 
 
@@ -167,20 +169,24 @@ def _parts(folder: Path) -> list[Path]:
     Raises:
         ValueError: If there are others beside these, which would be left out.
     """
-    inside = {entry.name.lower(): entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not _is_hidden(entry.name)}
-    train, test, watched = (
-        next((inside[name] for name in names if name in inside), None) for names in (_TRAIN, _TEST, _WATCHED)
-    )
-    parts = [part for part in (train, test, watched) if part is not None]
-    if train is None or (len(parts) == 1 and len(inside) > 1):  # a class may be called so, too
+    inside = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not _is_hidden(entry.name)]
+    named = [next((one for one in inside if one.name.lower() in names), None) for names in (_TRAIN, _TEST, _WATCHED)]
+    parts = [part for part in named if part is not None and not _is_class(part)]  # which may be called so, too
+    if not parts:
         return [folder]
+    if parts[0] != named[0]:
+        raise ValueError(f"Beside {parts[0].name} there must be a folder 'train' of classes in {folder}; there is none.")
     if len(inside) > len(parts):
-        other = next(entry.name for entry in inside.values() if entry not in parts)
+        other = next(entry.name for entry in inside if entry not in parts)
         raise ValueError(
             f"Beside {', '.join(part.name for part in parts)} there must be no other folder in {folder}; there is {other!r}, "
             "which would be left out. Move it elsewhere."
         )
     return parts
+
+
+def _is_class(folder: Path) -> bool:
+    return any(entry.suffix.lower() in _IMAGES for entry in folder.iterdir())
 
 
 def _images_in(root: Path) -> list[Path]:
@@ -327,6 +333,8 @@ def _read_arrays(path: Path, kind: str | None) -> tuple[Tensor, Targets, tuple[T
         raise ValueError(f"{path} must hold arrays x and y, data by data; it has {', '.join(found) or 'none'}.")
     if ("x_test" in found) != ("y_test" in found):
         raise ValueError(f"{path} must hold both x_test and y_test, or neither; it has {', '.join(found)}.")
+    if strange := [name for name in found if name not in ("x", "y", "x_test", "y_test")]:
+        raise ValueError(f"{path} must hold x, y, x_test and y_test alone; {strange[0]} would be left out. Save it elsewhere.")
     for x, y in parts:
         alike = [a.shape[1:] == first.shape[1:] for a, first in zip((x, y), parts[0], strict=True)]
         fits = x.dtype.kind in "biuf" and x.ndim > 1 and x.size and y.ndim > 0 and len(x) == len(y) and all(alike)

@@ -12,6 +12,8 @@ from symbayes.dynamics.trajectories import Trajectories
 
 #: Of the spread of each monomial, in place of zero where some are the same.
 _RIDGE = 1e-9
+#: A monomial that spreads by less of its size is at rest, and is no start.
+_REST = 1e-7
 
 
 def least_varying(seen: Trajectories, count: int) -> Quadratics:
@@ -23,16 +25,18 @@ def least_varying(seen: Trajectories, count: int) -> Quadratics:
 
     Args:
         seen: Two trajectories or more, in the units that quadratics are to be in: a single one cannot tell.
-        count: How many; as many as there are monomials at most.
+        count: How many; as many as there are monomials that are not the same everywhere at most.
     """
     states = smoothed(seen).states
     values = monomials(states.flatten(0, 1)).unflatten(0, states.shape[:2])
-    every = torch.eye(values.shape[2], dtype=torch.float64)
+    flat = values.flatten(0, 1)
+    moves = flat.std(0) > _REST * flat.square().mean(0).sqrt()
+    every = torch.eye(values.shape[2], dtype=torch.float64)[moves]
     rows = by_variation(every, values)[1][:count]
     size = seen.states.shape[2]
     matrices = with_coefficients(rows, size)
-    flat = torch.cat([matrices.matrices.flatten(1), matrices.linear], 1)
-    basis = torch.linalg.qr(flat.T).Q.T
+    generators = torch.cat([matrices.matrices.flatten(1), matrices.linear], 1)
+    basis = torch.linalg.qr(generators.T).Q.T
     return Quadratics(basis[:, : size * size].unflatten(1, (size, size)) / 2, basis[:, size * size :], learned=False)
 
 

@@ -98,6 +98,7 @@ class Kept(Generic[S]):
         """
         folder = self.at.folder
         if not is_checkpoint(folder):
+            self.live.forget()
             return self.trainer.init(self.generator), []
         if not self.at.resume:
             raise ValueError(
@@ -131,6 +132,7 @@ class Kept(Generic[S]):
             raise damaged_state(folder, ValueError("its records are not those of its state"))
         for name, part in self.beside.items():
             part.load_state_dict(about.beside[name])
+        self.live.offer(history, now=True)
         return state, history
 
     def offer(self, state: S, history: list[Record], *, now: bool = False) -> None:

@@ -38,6 +38,19 @@ def fetch(address: str) -> Path:
     return Path(_library().snapshot_download(repo, revision=revision, allow_patterns=[*FILES, SEAL]))
 
 
+def check_repo(repo: str) -> None:
+    """Refuse what cannot be uploaded to, before anything is computed.
+
+    Raises:
+        ValueError: If that is no name of a repository.
+        ImportError: If the package huggingface_hub is not there.
+    """
+    found = _ADDRESS.fullmatch(repo)
+    if found is None or found[2] is not None:
+        raise ValueError(f"A repository of the Hub must be 'owner/name'; got {repo!r}.")
+    _library()
+
+
 def push_folder(folder: Path, repo: str, summary: Summary, history: Sequence[Record], private: bool | None) -> str:
     """Upload the files of a result in one commit, with a card; files of an earlier one that are not among them are removed.
 

@@ -51,6 +51,10 @@ class LiveFile:
         self.path, self.problem = folder / LIVE, problem
         self._due, self._failed = 0.0, False
 
+    def forget(self) -> None:
+        """Remove what an earlier training left."""
+        self.path.unlink(missing_ok=True)
+
     def offer(self, history: Sequence[Record], *, now: bool = False) -> None:
         """Write if it is time, or asked for."""
         started = time.monotonic()

@@ -140,7 +140,10 @@ def _rebuilt(summary: Summary, tensors: Mapping[str, Tensor], folder: Path) -> n
             make = partial(build_layers, layers or {})
             refuse_large(layers or {}, tensors.get(EXAMPLES))
         model: nn.Module = _built(make, "model", tensors)
-        model.to(next(value.dtype for value in _state("model", tensors).values() if value.is_floating_point()))
+        types = [value.dtype for value in _state("model", tensors).values() if value.is_floating_point()]
+        if not types:
+            raise ValueError("the model has no weights")
+        model.to(types[0])
     except (RuntimeError, *DAMAGE) as error:
         raise damaged(folder, error) from error
     for name, parameter in weights(model).items():

@@ -37,7 +37,7 @@ from symbayes.posterior.predict import Calibration, Prediction, calibration, pre
 from symbayes.priors import LayerwisePrior, PathwisePrior, Prior, ScalarPrior, TensorwisePrior
 from symbayes.processes import all_processes
 from symbayes.training.convergence import Convergence, Difference, difference, judge
-from symbayes.training.hub import push_folder
+from symbayes.training.hub import check_repo, push_folder
 from symbayes.training.rebuild import describe_layers, model_words
 from symbayes.training.record import (
     FILES,
@@ -332,8 +332,9 @@ class Result:
 
         Raises:
             ImportError: If the package huggingface_hub is not there.
-            ValueError: As in `save`.
+            ValueError: If that is no repository; and as in `save`.
         """
+        check_repo(repo)
         known = self._measure(Layout.of(self.model).tensors.values())
         shared = self if examples else replace(self, examples=None, measured=known)
         with TemporaryDirectory() as folder:

@@ -21,6 +21,7 @@ from symbayes.data.folders import is_locked, locked
 from symbayes.report.live import live_page
 from symbayes.report.runs import write_page
 from symbayes.training import live as live_file
+from symbayes.training.checkpoint import PROBLEM
 from symbayes.training.live import LIVE, read_live
 from tests.cli.refusals import say
 from tests.small import load_few
@@ -151,6 +152,8 @@ def test_a_run_that_was_interrupted_is_told_from_one_that_goes_on(ended, tmp_pat
         assert "No epoch yet" in look(tmp_path).page()
     content = (ended[0] / LIVE).read_text().replace('"epochs": 4', '"epochs": 9')
     (inner / LIVE).write_text(content)
+    assert "interrupted after epoch 4 of 9. There is no checkpoint of it to go on from." in look(tmp_path).words
+    (inner / PROBLEM).write_text("{}")
     assert "interrupted after epoch 4 of 9. Go on by --resume" in look(tmp_path).words
     with locked(tmp_path / ".running"):
         assert is_locked(tmp_path / ".running")
@@ -198,3 +201,35 @@ def test_training_goes_on_where_nobody_can_watch(task, tmp_path, monkeypatch):
         result = sb.fit(network(task), task.train, epochs=2, objective=sb.Map(), checkpoint=tmp_path, progress=False)
     assert len(result.history) == 2
     assert sum("nobody can watch" in str(one.message) for one in said) == 1
+
+
+def test_what_an_earlier_training_left_is_not_shown(task, tmp_path):
+    (tmp_path / LIVE).write_text("of an earlier one")
+    seen = []
+    callback = lambda record: seen.append((tmp_path / LIVE).exists())  # noqa: E731
+    sb.fit(network(task), task.train, epochs=1, checkpoint=tmp_path, callbacks=callback, progress=False)
+    assert seen == [False]
+
+
+def test_a_result_that_was_stopped_is_said_to_be_one(task, tmp_path):
+    def stop(record):
+        if record.epoch == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.warns(UserWarning, match="stopped"):
+        result = sb.fit(network(task), task.train, epochs=9, checkpoint=tmp_path, callbacks=stop, progress=False)
+    assert result.is_partial
+    result.save(tmp_path)
+    assert look(tmp_path).words.startswith("Training was stopped, and goes on by --resume.")
+
+
+def test_text_that_is_no_text_is_refused_and_who_hangs_up_is_not_spoken_of(ended, tmp_path, capfd):
+    text = (ended[0] / LIVE).read_text().replace('"prior": "', '"prior": "\\ud800')
+    (tmp_path / LIVE).write_text(text)
+    with serving(tmp_path) as server:
+        with pytest.raises(HTTPError, match="500"):
+            urlopen(f"http://127.0.0.1:{server.server_port}/", timeout=10)
+        with socket.create_connection(("127.0.0.1", server.server_port)) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+            one.sendall(b"GET / HTTP/1.1\r\n")
+    assert capfd.readouterr().err == ""

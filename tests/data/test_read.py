@@ -71,6 +71,28 @@ def test_a_folder_of_validation_is_watched_and_tested_on_where_there_is_no_other
         read_task(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("train", "dev"), "Beside train there must be no other folder in .*; there is 'dev'"),
+        (("train", "Train"), "Beside .rain there must be no other folder in .*; there is '.rain'"),
+        (("val", "test"), "Beside test there must be a folder 'train' of classes in .*; there is none"),
+    ],
+)
+def test_parts_of_other_names_are_not_taken_for_classes(tmp_path, names, message):
+    for name in names:
+        paint(tmp_path / name, 2)
+    with pytest.raises(ValueError, match=message):
+        read_task(tmp_path)
+
+
+def test_arrays_that_would_be_left_out_are_refused(tmp_path):
+    x, y = np.zeros((6, 3)), np.arange(6) % 2
+    np.savez(tmp_path / "a.npz", x=x, y=y, x_val=x, y_val=y)
+    with pytest.raises(ValueError, match="x_val would be left out"):
+        read_task(tmp_path / "a.npz")
+
+
 def test_a_class_may_be_called_train(tmp_path):
     paint(tmp_path)
     (tmp_path / "dark").rename(tmp_path / "train")

@@ -83,3 +83,12 @@ def test_more_are_asked_for_than_there_are_monomials():
     data = watched("oscillator", 5, 0.0)
     model = Search(quantities=8).model(data, Scaling.none(data), "quadratic", 0)
     assert model.observables.count == 8
+
+
+def test_a_coordinate_at_rest_is_no_start():
+    data = watched("oscillator", 20, 0.0, steps=20)
+    states = torch.zeros(*data.states.shape[:2], 4, dtype=torch.float64)
+    states[..., [0, 2]] = data.states.double()
+    moving = Quadratics(torch.diag(torch.tensor([1.0, 0, 1, 0], dtype=torch.float64))[None], torch.zeros(1, 4).double())
+    found = least_varying(Trajectories(states, data.step), 4)
+    assert float(parallelness(moving, found)) > 1 - 1e-6

@@ -180,3 +180,10 @@ def test_words_of_users_are_shown_as_they_are(result, hub):
     summary, history = read_records(folder)
     odd = summary.__class__(**{**vars(summary), "model": summary.model.__class__(None, "[x](http://y) <script>")})
     assert "\n\\[x\\](http://y) \\<script\\>.\n" in model_card(odd, history, ADDRESS)
+
+
+@pytest.mark.parametrize("repo", ["name", "hf://owner/name", "a/b/c", "../x", "owner/name@main"])
+def test_a_repository_is_checked_before_anything_is_computed(result, hub, repo, monkeypatch):
+    monkeypatch.setattr(type(result), "save", lambda *_: pytest.fail("it was saved"))
+    with pytest.raises(ValueError, match="must be 'owner/name'"):
+        result.push_to_hub(repo)
