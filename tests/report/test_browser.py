@@ -84,7 +84,7 @@ def browser():
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, 1000, 1280])
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_read_at_any_width_in_light_and_dark(name, width, scheme, browser, tmp_path):
     make, said = PAGES[name]
