@@ -106,6 +106,11 @@ class LearnPrior(Callback):
                 f"There is a result when training has ended; it was stopped after {len(self.history)} whole epochs by "
                 f"{self._stopped_by}. Go on from a checkpoint, Trainer.fit(..., ckpt_path=...), or train again."
             )
+        if self._result is None and self._loaded is not None:
+            raise RuntimeError(
+                "There is a result when training has ended; the checkpoint left no epoch to train. Go on from an earlier one, "
+                "or with a larger Trainer(max_epochs=...)."
+            )
         if self._result is None:
             raise RuntimeError("There is a result when training has ended; call Trainer.fit with this callback first.")
         return self._result

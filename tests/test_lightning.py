@@ -194,6 +194,15 @@ def test_resumed_training_keeps_noise_extents_paths_and_the_best(tmp_path):
     assert len({tuple(record.extents.values()) for record in whole.history}) > 2
 
 
+def test_a_checkpoint_of_the_end_gives_no_result(tmp_path):
+    module = Module()
+    train(tmp_path, LearnPrior(module.net), module, keep={})
+    again = LearnPrior(module.net)
+    train(tmp_path, again, module, ckpt_path=max((tmp_path / "kept").iterdir()))
+    with pytest.raises(RuntimeError, match="the checkpoint left no epoch to train"):
+        _ = again.result
+
+
 def test_precisions_that_were_not_kept_are_asked_for(tmp_path):
     train(tmp_path, lightning.Callback(), Module(), keep={})
     module = Module()
