@@ -1,4 +1,4 @@
-"""What `mkdocs.yml` cannot say: files of the project beside `docs/` are pages of the site, and links lead to them."""
+"""What `mkdocs.yml` cannot say: the version; and files of the project beside `docs/` are pages of the site, with links."""
 
 import re
 from pathlib import Path
@@ -19,6 +19,14 @@ BESIDE = {
 }
 _PLACES = {place: name for name, place in BESIDE.items()}
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Every page says of which version it is."""
+    found = re.search(r'^__version__ = "(.+)"$', (ROOT / "symbayes" / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None
+    config.copyright = f"symbayes {found[1]}"
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

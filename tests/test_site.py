@@ -74,3 +74,4 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path):
     for page in tmp_path.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         assert not re.search(r"<(?:script|img|link rel=\"?stylesheet)[^>]*(?:src|href)=\"?(?:https?:)?//", text), page
+        assert f"symbayes {sb.__version__}" in text or page.name == "404.html", page
