@@ -13,7 +13,7 @@ from symbayes.curvature.evaluate import without_autocast
 from symbayes.data.source import Data, source_for
 from symbayes.data.storage import from_json, to_json
 from symbayes.invariance.extents import all_extents
-from symbayes.layout import weights
+from symbayes.layout import hyperparameters, weights
 from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.loggers import scalars
@@ -151,7 +151,7 @@ class LearnPrior(Callback):
         known = {id(parameter) for parameter in pl_module.parameters()}
         if any(id(weight) not in known for weight in weights(self.net).values()):
             raise ValueError("The net must be that of the module, which trains its weights; it has others. Give module.net.")
-        self._refuse_decay(trainer.optimizers)
+        self._refuse_groups(trainer.optimizers)
         if loaded is None and (trainer.ckpt_path is not None or trainer.current_epoch > 0):
             raise ValueError(
                 f"To go on after {trainer.current_epoch} epochs, precisions must be those of that training; there are none in "
@@ -175,9 +175,15 @@ class LearnPrior(Callback):
             self._end_epoch(trainer, trainer.current_epoch)
         self._find_penalties()
 
-    def _refuse_decay(self, optimisers: list[Any]) -> None:
+    def _refuse_groups(self, optimisers: list[Any]) -> None:
         names = {id(weight): name for name, weight in weights(self.net).items()}
+        others = {id(one): name for name, one in hyperparameters(self.net).items()}
         for group in (group for optimiser in optimisers for group in optimiser.param_groups):
+            if extent := next((others[id(one)] for one in group["params"] if id(one) in others), None):
+                raise ValueError(
+                    f"The optimiser must be of weights alone, since the loss does not say how far to go; it has {extent}, too. "
+                    "Give it those: symbayes.layout.weights(net).values()."
+                )
             held = [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
             if held and group.get("weight_decay", 0) != 0:
                 raise ValueError(

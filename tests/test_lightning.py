@@ -284,6 +284,13 @@ def test_weight_decay_is_refused(tmp_path):
     train(tmp_path, LearnPrior(module.net), module)
 
 
+def test_extents_are_not_trained_by_the_loss(tmp_path):
+    module = Averaged()
+    module.configure_optimizers = lambda: torch.optim.SGD(module.net.parameters(), lr=0.05)
+    with pytest.raises(ValueError, match=r"The optimiser must be of weights alone, .* it has orbit\.value, too"):
+        train(tmp_path, LearnPrior(module.net, likelihood=module.likelihood), module)
+
+
 @pytest.mark.parametrize(("error", "raised"), [(RuntimeError("no room"), RuntimeError), (KeyboardInterrupt(), SystemExit)])
 def test_without_a_result_it_is_said_why(error, raised, tmp_path):
     module = Module()
