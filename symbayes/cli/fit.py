@@ -177,7 +177,7 @@ def _check_choices(task: Task, paths: str | None, group: str | None, augment: st
     if augment == "learn" and (paths, group) != (None, None):
         raise ValueError(
             "--augment learn averages a plain convolutional network over transformations, and its layers have no choice of "
-            "paths: together, neither is learned well. Leave --paths and --group out, or learn the two in two runs."
+            "paths: the two are not learned together yet. Leave --paths and --group out, or learn them in two runs."
         )
     if augment == "learn" and by == "map":
         raise ValueError("--augment learn is by the evidence; under a fixed prior nothing says how far. Leave --by map out.")
