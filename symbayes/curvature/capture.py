@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import vjp, vmap
 
 from symbayes.adapters import NormsByParts, captured_forward, replaced
-from symbayes.curvature.evaluate import evaluating
+from symbayes.curvature.evaluate import evaluating, is_capturing
 from symbayes.layout import Layout, Site, call_with, held
 
 #: Gradients of free tensors are computed for as many data at once as stay below this many numbers.
@@ -230,7 +230,7 @@ class Capture:
         """
         known = self.outputs.keys() - self.spread
         sources = [name for name in self.outputs if name in known and self.sites[self._of_source[name][0].name].parts > 1]
-        if not sources or not outputs.requires_grad or (outputs.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if not sources or not outputs.requires_grad or is_capturing(outputs):
             return
         flat = [(name, output) for name in sources for output in self.outputs[name]]
         generator = torch.Generator().manual_seed(len(outputs))

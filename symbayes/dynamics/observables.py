@@ -16,6 +16,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from symbayes.dynamics.phase import Integrator, Observable, RungeKutta, States, rotated, velocity
+from symbayes.groups.lie import exponential
 from symbayes.layout import Hyperparameter
 
 #: How far to flow along each of k observables, for each of s transformations.
@@ -98,7 +99,7 @@ class Quadratics(Observables):
 
     def elements(self, amounts: Amounts) -> Float[Tensor, "s h h"]:
         """exp(Σ_i τ_i G_i)."""
-        return torch.linalg.matrix_exp(torch.einsum("sk,kab->sab", amounts, self.generators()))
+        return exponential(torch.einsum("sk,kab->sab", amounts, self.generators()))
 
     def forward(self, states: States) -> Float[Tensor, "n k"]:
         return torch.einsum("na,kab,nb->nk", states, self.halves, states) + states @ self.linear.T

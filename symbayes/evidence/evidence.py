@@ -1,7 +1,7 @@
 """The evidence and its named terms; by Laplace's method, with its gradient at the memory of a batch; from below, as a bound."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from math import isnan, log, nan, pi
 
@@ -51,6 +51,11 @@ class Evidence:
     def total(self) -> Float[Tensor, ""]:
         """The estimate of log p(D); `.backward()` gives gradients in precisions, noise and extents."""
         return self.log_likelihood + self.log_prior + self.log_volume
+
+    def detached(self) -> "Evidence":
+        """The same, cut off from autograd."""
+        terms = {name: getattr(self, name).detach() for name in ("log_likelihood", "log_prior", "log_volume")}
+        return replace(self, **terms)
 
     def __str__(self) -> str:
         per = self.total.item() / self.num_data

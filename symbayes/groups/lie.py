@@ -23,6 +23,26 @@ Unit = Literal["°", "px", "%", "log %", ""]
 Coefficients = Float[Tensor, "n_or_1 s k"]
 
 
+#: Halvings of a matrix before its series, and terms of that by precision: exact to rounding up to a norm of 60.
+_HALVINGS, _TERMS = 6, {torch.float32: 10, torch.float64: 18}
+
+
+def exponential(matrices: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
+    """exp of every matrix. On a GPU by a fixed number of products: torch waits for the device there, to choose how many."""
+    return fixed_exponential(matrices) if matrices.is_cuda else torch.linalg.matrix_exp(matrices)
+
+
+def fixed_exponential(matrices: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
+    """exp(A) = exp(A / 2ˢ)^(2ˢ), with the first terms of the series of exp; float32 at least."""
+    identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
+    small, found = matrices / 2**_HALVINGS, identity.expand_as(matrices)
+    for term in range(_TERMS.get(matrices.dtype, 10), 0, -1):
+        found = identity + small @ found / term
+    for _ in range(_HALVINGS):
+        found = found @ found
+    return found
+
+
 @dataclass(frozen=True)
 class Generator:
     """One direction in a group, and how much of it there may be.
@@ -87,7 +107,7 @@ class LieGroup(ABC):
     def elements(self, coefficients: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch d d"]:
         """exp(Σ_i c_i G_i)."""
         G = torch.tensor([g.matrix for g in self.generators], dtype=coefficients.dtype, device=coefficients.device)
-        return torch.linalg.matrix_exp(torch.einsum("...k,kde->...de", coefficients, G))
+        return exponential(torch.einsum("...k,kde->...de", coefficients, G))
 
     @property
     def names(self) -> tuple[str, ...]:

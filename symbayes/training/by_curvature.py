@@ -205,7 +205,8 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         """What takes the steps of an epoch."""
         callback = None if state.running is None else Callback(state.running.add, self.optimiser.running)
         step, settled = partial(self.step, state), lambda: state.descent.settled
-        return steps_for(self.problem.data, self.schedule.batch_size, step, callback, settled, [state.draws])
+        own = (settled, [state.draws], self.problem.model)
+        return steps_for(self.problem.data, self.schedule.batch_size, step, callback, *own)
 
     def epoch(self, state: CurvatureState) -> Record:
         started = time.perf_counter()
@@ -385,7 +386,8 @@ class AugerinoTrainer(CurvatureTrainer):
         reward = self.objective.strength * extents.norm()
         own, count = [*state.descent.parameters, *state.hyper.parameters], len(state.descent.parameters)
         found = self.problem.data.processes.mean_gradients(loss - len(inputs) * reward, len(inputs), own)
-        state.hyper.step(found[count:], self.objective.extent_rate * state.rate_share)
+        state.hyper.set(self.objective.extent_rate * state.rate_share)
+        state.hyper.step(found[count:])
         state.descent.step(found[:count])
         return loss.detach()
 

@@ -8,6 +8,7 @@ divergence counts as what it is.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,9 +27,10 @@ from symbayes.posterior.functional import outputs_under, sampled_outputs
 from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.units import HiddenUnits, mutual_information
 from symbayes.priors import Prior
-from symbayes.training.hyper import HyperAdam, adam_state, load_adam
+from symbayes.training.hyper import HyperAdam, adam_over, adam_state, load_adam, set_rates
 from symbayes.training.optimiser import PLAIN, Optimiser
 from symbayes.training.record import EvidenceRecord, Record
+from symbayes.training.steps import Steps, steps_for
 from symbayes.training.trainer import Objective, Part, Problem, Schedule, State, Trainer
 
 DRAWS = ("random", "antithetic", "cubature")
@@ -220,16 +222,15 @@ class BoundAdam:
     """
 
     def __init__(self, means: list[nn.Parameter], others: list[nn.Parameter], relative: float) -> None:
-        groups = ((means, 1.0), (others, relative))
-        self.adam = torch.optim.Adam([{"params": params, "relative": rate} for params, rate in groups])
+        self.adam = adam_over([{"params": means}, {"params": others}] if others else [{"params": means}])
+        self.relative = (1.0, relative)[: len(self.adam.param_groups)]
         self.parameters: list[Tensor] = [parameter for group in self.adam.param_groups for parameter in group["params"]]
         #: Epochs since hyperparameters were moved, the one at hand included, and the gradients in them since.
         self.age, self.collected = 0, list[tuple[Tensor, ...]]()
 
     def set(self, rate: float) -> None:
         """The learning rate of the means, for the steps to come."""
-        for group in self.adam.param_groups:
-            group["lr"] = rate * group["relative"]
+        set_rates(self.adam, [rate * relative for relative in self.relative])
 
     def step(self, gradients: tuple[Tensor, ...]) -> None:
         """One step down gradients, of which there may be more than of parameters."""
@@ -261,6 +262,18 @@ class ElboState(State):
     variational: Variational
     adam: BoundAdam
     hyper: HyperAdam
+    #: From which weights are drawn, on the device of the model.
+    draws: Generator
+    #: Of the divergence in the gradient, on that device.
+    weight: Tensor
+    #: Made with the rest, whose steps they take.
+    steps: Steps = field(init=False)
+    #: Of the last step.
+    evidence: Evidence | None = None
+
+    def generators(self) -> dict[str, Generator]:
+        own = {} if self.draws is self.generator else {"draws": self.draws}
+        return {**super().generators(), **own}
 
     def parts(self) -> dict[str, Part]:
         return {**super().parts(), "variational": self.variational, "adam": self.adam, "hyper": self.hyper}
@@ -295,7 +308,15 @@ class ElboTrainer(Trainer[ElboState]):
         if problem.likelihood.learns_noise and objective.noise == "gradient":
             others.extend(parameter for parameter in problem.likelihood.parameters() if parameter.requires_grad)
         adam = BoundAdam(means, others, objective.spread_rate)
-        return ElboState(problem, generator, variational, adam, HyperAdam(problem.model))
+        weight = torch.ones((), dtype=torch.float64, device=means[0].device)
+        draws = generator
+        if means[0].is_cuda:
+            draws = torch.Generator(means[0].device)
+            draws.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        state = ElboState(problem, generator, variational, adam, HyperAdam(problem.model), draws, weight)
+        batch_size, step, alike = self.schedule.batch_size, partial(self._step, state), objective.hyper_every == 1
+        state.steps = steps_for(problem.data, batch_size, step, None, lambda: alike, [draws], problem.model)
+        return state
 
     def epoch(self, state: ElboState) -> Record:
         started = time.perf_counter()
@@ -326,53 +347,51 @@ class ElboTrainer(Trainer[ElboState]):
             rate_share: The share of learning rates that is left.
             weight: Of the divergence, in the gradient.
         """
-        problem, size, adam = self.problem, self.problem.data.size, state.adam
+        adam, period = state.adam, self.objective.hyper_every
         adam.set(self.schedule.learning_rate * rate_share)
-        problem.model.train()
-        fit: Tensor = torch.zeros(())
-        evidence: Evidence | None = None
-        period = self.objective.hyper_every
+        state.hyper.set(self.objective.extent_rate * rate_share)
+        state.weight.fill_(weight)
         if weight == 1:
+            if not adam.age:
+                state.steps.forget()  # hyperparameters move from now on
             adam.age = adam.age % period + 1
-        for batch in problem.data.training_batches(self.schedule.batch_size, state.generator):
-            evidence = self.objective.evidence(
-                problem.model,
-                state.variational,
-                batch,
-                problem.likelihood,
-                problem.prior,
-                num_data=size,
-                generator=state.generator,
-            )
-            divergence = -(evidence.log_prior + evidence.log_volume)
-            self._step(state, (weight * divergence - evidence.log_likelihood) / size)
-            if period == 1:
-                self._move(state, rate_share)
-            fit = fit + evidence.log_likelihood.detach() * (len(batch[0]) / size)
+        self.problem.model.train()
+        fit = state.steps.epoch(state.generator)
         if adam.age == period > 1:
-            self._move(state, rate_share)
+            self._move(state)
         if self.objective.collapsed:
             self._settle_precisions(state)
-        if evidence is None or not fit.isfinite():
+        if state.evidence is None or not fit.isfinite():
             raise NotFiniteError(
-                f"The loss must be finite, got {float(fit) / size} per datum with a learning rate of "
+                f"The loss must be finite, got {float(fit) / self.problem.data.size} per datum with a learning rate of "
                 f"{self.schedule.learning_rate:.3g}. Use a smaller one, or check the scale of inputs and targets."
             )
-        return -float(fit) / size, replace(evidence, log_likelihood=fit)
+        return -float(fit) / self.problem.data.size, replace(state.evidence, log_likelihood=fit)
 
-    def _step(self, state: ElboState, loss: Tensor) -> None:
-        """Weights and spreads down the gradient; that of hyperparameters is kept where it counts."""
-        learned = [*state.adam.parameters, *state.hyper.parameters]
+    def _step(self, state: ElboState, batch: Batch) -> Tensor:
+        """Weights and spreads down the gradient on a batch, and hyperparameters; its part of the log-likelihood of all data.
+
+        Where hyperparameters do not move with every batch, their gradient is kept where it counts.
+        """
+        problem, size, adam = self.problem, self.problem.data.size, state.adam
+        own = (problem.model, state.variational, batch, problem.likelihood, problem.prior)
+        evidence = self.objective.evidence(*own, num_data=size, generator=state.draws)
+        loss = (-state.weight * (evidence.log_prior + evidence.log_volume) - evidence.log_likelihood) / size
+        learned = [*adam.parameters, *state.hyper.parameters]
         gradients = torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)  # layers may be left out
-        state.adam.step(gradients)
-        if 2 * state.adam.age > self.objective.hyper_every:
-            state.adam.collected.append(gradients[len(state.adam.parameters) :])
+        adam.step(gradients)
+        of_hyper = gradients[len(adam.parameters) :]
+        if adam.age and self.objective.hyper_every == 1:
+            state.hyper.step(of_hyper)
+        elif 2 * adam.age > self.objective.hyper_every:
+            adam.collected.append(of_hyper)
+        state.evidence = evidence.detached()
+        return state.evidence.log_likelihood * (len(batch[0]) / size)
 
-    def _move(self, state: ElboState, rate_share: float) -> None:
+    def _move(self, state: ElboState) -> None:
         """Hyperparameters down the mean of the gradients that were kept."""
         if state.adam.collected:
-            means = [torch.stack(of_one).mean(0) for of_one in zip(*state.adam.collected, strict=True)]
-            state.hyper.step(means, self.objective.extent_rate * rate_share)
+            state.hyper.step([torch.stack(of_one).mean(0) for of_one in zip(*state.adam.collected, strict=True)])
             state.adam.collected.clear()
 
     @torch.no_grad()
@@ -389,7 +408,7 @@ class ElboTrainer(Trainer[ElboState]):
         statistics: Tensor = torch.zeros(())
         with evaluating(model):
             for inputs, targets in self.problem.data.batches(self.schedule.batch_size):
-                outputs = self.objective.outputs(model, state.variational, posterior, inputs, count, state.generator)
+                outputs = self.objective.outputs(model, state.variational, posterior, inputs, count, state.draws)
                 statistics = statistics + self.problem.likelihood.noise_statistics(outputs, targets).mean(0)
         self.problem.likelihood.update_noise(statistics, 0.0, self.problem.data.size, damping=0.5)
 
@@ -409,7 +428,7 @@ class ElboTrainer(Trainer[ElboState]):
                     problem.prior,
                     samples=objective.final_samples,
                     collapsed=False,
-                    generator=state.generator,
+                    generator=state.draws,
                 )
                 fit = fit + evidence.log_likelihood
         if evidence is None or not fit.isfinite():

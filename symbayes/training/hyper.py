@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.evaluate import evaluating
+from symbayes.curvature.evaluate import evaluating, is_capturing
 from symbayes.curvature.rule import Curvature
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.evidence import gradient_through
@@ -92,25 +92,28 @@ class HyperAdam:
     def __init__(self, model: nn.Module) -> None:
         self.parameters: list[Tensor] = list(hyperparameters(model).values())
         self.extents = [module for module in model.modules() if isinstance(module, Amounts)]
-        self._adam = torch.optim.Adam(self.parameters) if self.parameters else None
+        self._adam = adam_over([{"params": self.parameters}]) if self.parameters else None
 
-    def step(self, gradients: Sequence[Tensor], rate: float) -> None:
+    def set(self, rate: float) -> None:
+        """The learning rate, for the steps to come."""
+        if self._adam is not None:
+            set_rates(self._adam, [rate])
+
+    def step(self, gradients: Sequence[Tensor]) -> None:
         """Down a gradient, and back within the bounds of extents.
 
         Raises:
-            NotFiniteError: If the gradient is not finite.
+            NotFiniteError: If the gradient is not finite, unless the step is being captured.
         """
         if self._adam is None:
             return
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            if not gradient.isfinite().all():
+            if not is_capturing(gradient) and not gradient.isfinite().all():
                 raise NotFiniteError(
                     f"The gradient of hyperparameters must be finite, got {gradient.tolist()}. Use a smaller extent_rate, or "
                     "check that all the model computes can be differentiated twice."
                 )
             parameter.grad = gradient
-        for group in self._adam.param_groups:
-            group["lr"] = rate
         self._adam.step()
         self._adam.zero_grad()
         for module in self.extents:
@@ -126,6 +129,24 @@ class HyperAdam:
             load_adam(self._adam, state)
 
 
+def adam_over(groups: Sequence[dict[str, Any]]) -> torch.optim.Adam:
+    """Torch's Adam, whose steps can be captured as a CUDA graph where its parameters are on a GPU: all it keeps is there."""
+    device = groups[0]["params"][0].device
+    if device.type != "cuda":
+        return torch.optim.Adam(list(groups))
+    rated = [{**group, "lr": torch.zeros((), device=device)} for group in groups]
+    return torch.optim.Adam(rated, lr=torch.zeros((), device=device), capturable=True)
+
+
+def set_rates(adam: torch.optim.Adam, rates: Sequence[float]) -> None:
+    """Of every group; those of captured steps lie on the device, and are written there."""
+    for group, rate in zip(adam.param_groups, rates, strict=True):
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
 def adam_state(adam: torch.optim.Adam) -> dict[str, Tensor]:
     """What torch's Adam remembers, by the number of the parameter and name."""
     return {f"{index}.{name}": value for index, own in enumerate(_memories(adam)) for name, value in own.items()}
@@ -139,8 +160,9 @@ def load_adam(adam: torch.optim.Adam, state: Mapping[str, Tensor]) -> None:
     for key, value in state.items():
         index, _, name = key.partition(".")
         parameter = parameters[int(index)]
-        # Torch counts steps on the CPU.
-        adam.state[parameter][name] = value.clone() if name == "step" else value.to(parameter, copy=True)
+        # Torch counts steps on the CPU, unless they may be captured.
+        counted = name == "step" and not adam.defaults["capturable"]
+        adam.state[parameter][name] = value.clone() if counted else value.to(parameter.device, copy=True)
 
 
 def _memories(adam: torch.optim.Adam) -> list[dict[str, Tensor]]:
@@ -168,4 +190,5 @@ def update_extents(
         own = gradient_through(curvature, problem.prior, adam.parameters, share / steps, generator)
         gradients = problem.data.processes.sum(own)
         problem.data.processes.align(generator)  # processes have drawn for shares of different sizes
-        adam.step([-gradient / problem.data.size for gradient in gradients], rate)
+        adam.set(rate)
+        adam.step([-gradient / problem.data.size for gradient in gradients])

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from symbayes.data.source import Batch, DataSource, TensorSource
 
@@ -39,6 +39,14 @@ class Callback:
 
     call: Callable[[Batch], None]
     every: int
+
+
+@runtime_checkable
+class DrawsAhead(Protocol):
+    """A module that draws on the CPU in every pass of training, and can draw for many at once."""
+
+    def draw_ahead(self, passes: int, count: int) -> None:
+        """For so many passes over batches of so many data; with 0 passes, each draws for itself again."""
 
 
 class Steps:
@@ -111,6 +119,7 @@ class CapturedSteps(Steps):
         callback: What to do beside some of them; nor may that.
         settled: Whether all steps from now on are alike.
         generators: From which steps draw on the device.
+        model: Whose modules draw for all steps of an epoch before it, where they can.
     """
 
     def __init__(
@@ -121,13 +130,15 @@ class CapturedSteps(Steps):
         callback: Callback | None,
         settled: Callable[[], bool],
         generators: Sequence[Generator],
+        model: nn.Module | None = None,
     ) -> None:
         super().__init__(data, batch_size, step, callback)
         self.source, self.settled, self.generators = data, settled, generators
+        self._drawing = [module for module in model.modules() if isinstance(module, DrawsAhead)] if model is not None else []
         self._graphs: dict[Callable[[], None], torch.cuda.CUDAGraph] = {}
         self._plan = torch.empty(0)
         self._at = torch.zeros(1, dtype=torch.long, device=data.inputs.device)
-        self._total = torch.zeros((), device=data.inputs.device)
+        self._total = torch.zeros((), dtype=torch.float64, device=data.inputs.device)
 
     def epoch(self, generator: Generator) -> Tensor:
         plan, size = self.source.plan(generator), self.batch_size
@@ -140,15 +151,21 @@ class CapturedSteps(Steps):
         self._plan.copy_(lines)
         self._at.zero_()
         self._total.zero_()
+        rest = plan[whole * size :]
+        self._draw_ahead(whole + (len(rest) > 0))
         for _ in range(whole):
             self._run(self._step)
             if self._is_called(size):
                 self._run(self._call)
-        if len(plan) > whole * size:
-            rest = plan[whole * size :]
+        if len(rest):
             self._total += self.step(self.source.planned(rest))
             self._is_called(len(rest))
+        self._draw_ahead(0)
         return self._total.clone()
+
+    def _draw_ahead(self, passes: int) -> None:
+        for module in self._drawing:
+            module.draw_ahead(passes, self.batch_size)
 
     def forget(self) -> None:
         self._graphs.clear()
@@ -239,9 +256,10 @@ def steps_for(
     callback: Callback | None,
     settled: Callable[[], bool],
     generators: Sequence[Generator],
+    model: nn.Module | None = None,
 ) -> Steps:
     """Captured steps where data lie on a CUDA device of one process, and fill more than a few batches; or from the CPU."""
     alone = data.processes.count == 1  # sums over processes may wait for the CPU
     if alone and isinstance(data, TensorSource) and data.inputs.device.type == "cuda" and data.size >= 4 * batch_size:
-        return CapturedSteps(data, batch_size, step, callback, settled, generators)
+        return CapturedSteps(data, batch_size, step, callback, settled, generators, model)
     return Steps(data, batch_size, step, callback)

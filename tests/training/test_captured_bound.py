@@ -1,0 +1,114 @@
+"""Steps of the bound that are captured: what they read is what steps from the CPU draw, and they end where those do."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from symbayes.data.source import as_source
+from symbayes.dynamics.network import HamiltonianNetwork, Perceptron
+from symbayes.dynamics.observables import Quadratics
+from symbayes.likelihoods.values import Gaussian
+from symbayes.posterior.families import MatrixNormal
+from symbayes.priors import TensorwisePrior
+from symbayes.training import elbo
+from symbayes.training.elbo import Elbo
+from symbayes.training.steps import CapturedSteps, Steps
+from symbayes.training.trainer import Problem, Schedule
+
+DATA = 46  # four batches of ten, and six that are left
+
+
+@pytest.fixture(autouse=True)
+def types_are_checked_without_draws(monkeypatch):
+    """Checks of types in tests draw which entries they look at, and steps that draw on the CPU are not captured."""
+    monkeypatch.setattr("random.getstate", lambda: 0)
+
+
+def learned(steps, device="cpu", dtype=torch.float64, epochs=6, **settings):
+    """Weights, observables and evidence after training with these steps."""
+    generator = torch.Generator().manual_seed(0)
+    net = Perceptron(4, 8, 1, generator=generator)
+    observables = Quadratics.random(2, 4, 0.1, generator=generator)
+    model = HamiltonianNetwork(net, 0.1, observables, samples=4).to(device, dtype)
+    inputs = torch.randn(DATA, 4, generator=generator, dtype=dtype)
+    data = as_source((inputs, inputs.flip(1)), torch.device(device))
+    problem = Problem(model, data, Gaussian(0.3).to(device, dtype), TensorwisePrior(model).to(device))
+    objective = Elbo(MatrixNormal(biases="deterministic"), local=False, annealing=0.3, **settings)
+    trainer = objective.trainer(problem, Schedule(epochs, 10, 0.01, 0.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elbo, "steps_for", steps)
+        state = trainer.init(torch.Generator().manual_seed(1))
+        records = [trainer.epoch(state) for _ in range(epochs)]
+    found = {name: value.detach().clone() for name, value in model.named_parameters()}
+    return found, [record.evidence.total for record in records], model.passes
+
+
+def from_cpu(data, batch_size, step, callback, settled, generators, model):
+    return Steps(data, batch_size, step, callback)
+
+
+def replayed(data, batch_size, step, callback, settled, generators, model):
+    """Captured steps whose graphs do the work again: all they read must be where they look for it."""
+    steps = CapturedSteps(data, batch_size, step, callback, settled, generators, model)
+    steps._capture = lambda work: steps._graphs.update({work: SimpleNamespace(replay=work)})
+    return steps
+
+
+def same(one, other, **tolerance):
+    assert_close(one[0], other[0], **tolerance)
+    assert_close(torch.tensor(one[1]), torch.tensor(other[1]), **tolerance)
+    assert one[2] == other[2]
+
+
+def test_what_is_drawn_ahead_is_what_every_pass_draws():
+    one = learned(replayed)
+    same(one, learned(from_cpu), rtol=0, atol=0)
+    assert one[2] == 6 * 5
+
+
+def test_steps_that_keep_gradients_are_not_captured():
+    seen = []
+
+    def noticing(*given):
+        steps = replayed(*given)
+        steps._capture = seen.append
+        return steps
+
+    same(learned(noticing, hyper_every=2), learned(from_cpu, hyper_every=2), rtol=0, atol=0)
+    assert not seen
+    learned(noticing, epochs=2)
+    assert seen
+
+
+def test_a_network_draws_for_itself_again():
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(3, 2, generator=generator)
+
+    def network():
+        own = torch.Generator().manual_seed(1)
+        return HamiltonianNetwork(Perceptron(2, 4, 1, generator=own), 0.1, Quadratics.random(1, 2, generator=own))
+
+    one, other = network(), network()
+    one.draw_ahead(3, 10)
+    ahead = [one(states) for _ in range(3)]
+    one.draw_ahead(0, 10)
+    assert_close([*ahead, one(states)], [other(states) for _ in range(4)], rtol=0, atol=0)
+    assert one.passes == other.passes == 4
+
+
+on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are captured on a CUDA device")
+
+
+@on_a_card
+def test_captured_steps_of_the_bound_are_those_from_the_cpu():
+    captured = []
+
+    def noted(*given):
+        captured.append(CapturedSteps(*given))
+        return captured[-1]
+
+    one = learned(noted, device="cuda")
+    assert captured[0]._graphs
+    same(one, learned(from_cpu, device="cuda"), rtol=1e-9, atol=1e-12)
