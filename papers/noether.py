@@ -75,7 +75,7 @@ _THREE = Setting(
         batch_size=200,
         updates=9000,
         learning_rate=2e-3,
-        rate=0.004,
+        rate=0.001,
         annealing=0.02,
     ),
     scaled=False,

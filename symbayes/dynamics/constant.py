@@ -1,9 +1,9 @@
-"""Quadratics that vary least along trajectories: with which learning begins, and in which order a span is read."""
+"""Quadratics that vary least along trajectories: with which learning begins, how far, and in which order a span is read."""
 
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from symbayes.dynamics.denoising import denoised
@@ -14,6 +14,8 @@ from symbayes.dynamics.trajectories import Trajectories
 _RIDGE = 1e-9
 #: A monomial that spreads by less of its size is at rest, and is no start.
 _REST = 1e-7
+#: Shares of the trajectories that are left out in turn.
+_FOLDS = 5
 
 
 def least_varying(seen: Trajectories, count: int) -> Quadratics:
@@ -27,17 +29,51 @@ def least_varying(seen: Trajectories, count: int) -> Quadratics:
         seen: Two trajectories or more, in the units that quadratics are to be in: a single one cannot tell.
         count: How many; as many as there are monomials that are not the same everywhere at most.
     """
-    states = smoothed(seen).states
-    values = monomials(states.flatten(0, 1)).unflatten(0, states.shape[:2])
-    flat = values.flatten(0, 1)
-    moves = flat.std(0) > _REST * flat.square().mean(0).sqrt()
-    every = torch.eye(values.shape[2], dtype=torch.float64)[moves]
-    rows = by_variation(every, values)[1][:count]
+    values = _values(seen)
+    rows = by_variation(_moving(values), values)[1][:count]
     size = seen.states.shape[2]
     matrices = with_coefficients(rows, size)
     generators = torch.cat([matrices.matrices.flatten(1), matrices.linear], 1)
     basis = torch.linalg.qr(generators.T).Q.T
     return Quadratics(basis[:, : size * size].unflatten(1, (size, size)) / 2, basis[:, size * size :], learned=False)
+
+
+def held_variations(seen: Trajectories, count: int) -> Float[Tensor, " k"]:
+    """By how much each of the least varying quadratics varies where nothing was chosen by; one is what monomials vary by.
+
+    Where trajectories are few, some of many quadratics are nearly constant along them by chance. So a fifth of the trajectories
+    is left out in turn: the least varying are those of the others, and vary along these, relative to their spread over all.
+
+    Args:
+        seen: As in `least_varying`.
+        count: How many.
+    """
+    values = _values(seen)
+    every, folds = _moving(values), min(_FOLDS, len(values))
+    of_folds = []
+    for fold in range(folds):
+        left = torch.arange(len(values)) % folds == fold
+        rows = by_variation(every, values[~left])[1][:count]
+        of_folds.append(_share_along(values @ rows.T, left))
+    usual = _share_along(values @ every.T, torch.ones(len(values), dtype=torch.bool)).mean()
+    return (torch.stack(of_folds).mean(0) / usual).sqrt()
+
+
+def _share_along(values: Float[Tensor, "trajectories times c"], of: Bool[Tensor, " trajectories"]) -> Float[Tensor, " c"]:
+    """The variance along some trajectories, relative to that over all states."""
+    return values[of].var(1, correction=0).mean(0) / values.flatten(0, 1).var(0, correction=0).clamp(min=1e-300)
+
+
+def _values(seen: Trajectories) -> Float[Tensor, "trajectories times c"]:
+    """Of monomials, without noise."""
+    states = smoothed(seen).states
+    return monomials(states.flatten(0, 1)).unflatten(0, states.shape[:2])
+
+
+def _moving(values: Float[Tensor, "trajectories times c"]) -> Float[Tensor, "_ c"]:
+    """A row for each monomial that is not the same everywhere."""
+    flat = values.flatten(0, 1)
+    return torch.eye(values.shape[2], dtype=torch.float64)[flat.std(0) > _REST * flat.square().mean(0).sqrt()]
 
 
 def by_variation(

@@ -84,6 +84,13 @@ _DISTANCES: dict[str, Callable[[Steps, int], Steps]] = {
 MEASURES = ("uniform", *_DISTANCES)
 
 
+def amount_std(measure: str, count: int) -> float:
+    """The standard deviation of each of k amounts, in units of π: in a ball, amounts are smaller the more there are."""
+    check_measure(measure)
+    stds: dict[str, float] = {"uniform": 3**-0.5, "ball": (count + 2) ** -0.5, "gaussian": 0.5}
+    return stds[measure]
+
+
 def _orthogonal(samples: int, count: int, rng: np.random.Generator) -> Rows:
     """Unit vectors, uniform on the sphere, orthogonal to each other in blocks."""
     basis, triangle = np.linalg.qr(rng.standard_normal((-(-samples // count), count, count)))
@@ -180,7 +187,27 @@ class HamiltonianNetwork(nn.Module):
         self.final_samples = final_samples if final_samples is not None else samples
         #: In training; with the seed, they say what is drawn next.
         self.passes = 0
+        #: Amounts of passes to come, and which is next, where they are drawn ahead.
+        self._ahead, self._next, self._is_ahead = torch.empty(0), torch.zeros(1, dtype=torch.long), False
         check_measure(measure)
+
+    def draw_ahead(self, passes: int, count: int) -> None:
+        """Draw what so many passes of training will draw, so that none waits for the CPU; with 0, each draws for itself again.
+
+        Args:
+            passes: How many.
+            count: Data in each; they share what is drawn.
+        """
+        self._is_ahead = passes > 0 and self.observables is not None
+        if self.observables is None or not passes:
+            return
+        like = next(self.observables.parameters())
+        drawn = torch.stack([self._drawn(self.passes + number) for number in range(1, passes + 1)]).to(like)
+        self.passes += passes
+        if self._ahead.shape != drawn.shape or self._ahead.device != drawn.device:  # a captured pass reads the same memory
+            self._ahead, self._next = torch.empty_like(drawn), torch.zeros(1, dtype=torch.long, device=drawn.device)
+        self._ahead.copy_(drawn)
+        self._next.zero_()
 
     def energy(self) -> Observable:
         """H, with the transformations of one pass."""
@@ -210,13 +237,20 @@ class HamiltonianNetwork(nn.Module):
         observables = self.observables
         if observables is None:
             return None
-        if self.training:
+        if self.training and self._is_ahead:
+            amounts = self._ahead.index_select(0, self._next % len(self._ahead))[0]
+            self._next += 1
+        elif self.training:
             self.passes += 1
-            rng = np.random.default_rng((self.seed, self.passes))
-            amounts = random_amounts(self.measure, self.samples, observables.count, rng)
+            amounts = self._drawn(self.passes)
         else:
             amounts = even_amounts(self.measure, self.final_samples, observables.count)
         return observables.transformations(amounts.to(next(observables.parameters())))
+
+    def _drawn(self, number: int) -> Amounts:
+        """Of the pass of this number in training."""
+        assert self.observables is not None
+        return random_amounts(self.measure, self.samples, self.observables.count, np.random.default_rng((self.seed, number)))
 
     def __call__(self, states: States) -> States:
         return cast(Tensor, super().__call__(states))

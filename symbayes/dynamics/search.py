@@ -5,14 +5,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator
 
-from symbayes.dynamics.constant import least_varying
-from symbayes.dynamics.network import HamiltonianNetwork, Perceptron
+from symbayes.dynamics.constant import held_variations, least_varying
+from symbayes.dynamics.network import HamiltonianNetwork, Perceptron, amount_std
 from symbayes.dynamics.observables import NeuralObservables, Observables, Quadratics
 from symbayes.dynamics.phase import Integrator, Midpoint
 from symbayes.dynamics.trajectories import Scaling, Trajectories
 from symbayes.posterior.families import MatrixNormal
 from symbayes.training.elbo import Elbo
 from symbayes.training.trainer import Schedule
+
+#: What varies by less along trajectories that were left out, relative to other quadratics, begins in full.
+_CONSTANT = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,8 @@ class Search:
         quantities: How many observables there are to begin with: more than are conserved, since those that are not vanish. None
             for twice the square of the degrees of freedom, and at most 16; of neural ones, for one.
         start: The size of the first observables, in units in which states are of size one. Quadratics begin with those that
-            vary least along trajectories.
+            vary least along trajectories: this large where they vary, and up to so large that amounts have a standard deviation
+            of π where they do not.
         width: Of the hidden layers of the energy.
         hidden: How many there are.
         integrator: From one state to the next.
@@ -124,11 +128,17 @@ class Search:
                 raise ValueError(f"symmetry must be 'quadratic', 'neural', 'none' or fixed Quadratics; got {symmetry!r}.")
 
     def _quadratics(self, seen: Trajectories, count: int, generator: Generator) -> Quadratics:
-        """What varies least along trajectories, at the size of random ones; random, where there is no more than one."""
+        """What varies least along trajectories, the further the less it does; random, where there is no more than one.
+
+        Symmetry that begins small comes late: the energy fits without it by then, and evidence gains little. Symmetry that does
+        not hold is lost soon, whatever it begins with. So what is constant begins in full, and the rest as `start` says.
+        """
         size = 2 * seen.degrees
         first = Quadratics.random(count, size, self.start / size, generator=generator)
         if len(seen) > 1:
-            constant = least_varying(seen, count)
+            constant, small, full = least_varying(seen, count), 2**0.5 * self.start, 1 / amount_std(self.measure, count)
+            variations = held_variations(seen, count).clamp(min=1e-9)
+            sizes = (full * (_CONSTANT / variations).square()).clamp(max=full).clamp(min=small)
             for begin, value in ((first.halves, constant.halves), (first.linear, constant.linear)):
-                begin.data[: len(value)] = 2**0.5 * self.start * value
+                begin.data[: len(value)] = sizes.view(-1, *(1,) * (value.ndim - 1)) * value
         return first

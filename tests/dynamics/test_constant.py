@@ -1,9 +1,11 @@
 """Quadratics that vary least along trajectories: against the truth, and against a search by brute force."""
 
+import numpy as np
 import pytest
 import torch
 
-from symbayes.dynamics.constant import by_variation, least_varying
+from symbayes.dynamics.constant import by_variation, held_variations, least_varying, smoothed
+from symbayes.dynamics.network import MEASURES, amount_std, random_amounts
 from symbayes.dynamics.observables import Quadratics, euclidean, monomials, unitary
 from symbayes.dynamics.quantity import generator_rows, parallelness, read_quadratics, span_of
 from symbayes.dynamics.search import Search
@@ -12,6 +14,11 @@ from symbayes.dynamics.trajectories import Scaling, Trajectories, simulate
 
 def watched(system: str, count: int, noise: float, steps: int = 50, step: float = 0.3, seed: int = 0) -> Trajectories:
     return simulate(system, trajectories=count, steps=steps, step=step, noise=noise, seed=seed)
+
+
+def _values(data: Trajectories) -> torch.Tensor:
+    states = smoothed(data).states
+    return monomials(states.flatten(0, 1)).unflatten(0, states.shape[:2])
 
 
 @pytest.mark.parametrize(("system", "count", "truth"), [("2-oscillators", 4, unitary(2)), ("3-oscillators", 9, unitary(3))])
@@ -67,16 +74,48 @@ def test_what_is_conserved_is_told_apart_from_what_is_not():
     assert len(found) == 6
 
 
-def test_a_search_begins_with_them_and_with_random_ones_where_there_is_one_trajectory():
+def test_what_varies_where_it_was_not_chosen_is_told_from_what_does_not():
+    """With few trajectories many quadratics are nearly constant along them; along others only those that are conserved."""
+    data = watched("3-body-2d", 60, 0.03)
+    found = held_variations(data, 10)
+    assert float(found[:7].max()) < 1 / 3
+    assert float(found[7:].min()) > 0.5
+    few = watched("3-body-2d", 8, 0.03)
+    _, rows = by_variation(torch.eye(90, dtype=torch.float64), _values(few))
+    within = torch.stack([(_values(few) @ row).var(1).mean() / (_values(few) @ row).var() for row in rows[:7]]).sqrt()
+    assert float(within.max()) < 0.05
+    assert float(held_variations(few, 7).min()) > 0.5
+
+
+def test_one_is_what_monomials_vary_by():
+    data = watched("2-oscillators", 20, 0.0, steps=20)
+    values = _values(data)
+    usual = (values.var(1, correction=0).mean(0) / values.flatten(0, 1).var(0, correction=0)).mean().sqrt()
+    rows = by_variation(torch.eye(14, dtype=torch.float64), values)[1]
+    along = values @ rows[-1]
+    alone = (along.var(1, correction=0).mean() / along.var(correction=0)).sqrt() / usual
+    assert float(held_variations(data, 14)[-1]) == pytest.approx(float(alone), rel=0.15)  # one that moves as much as any
+
+
+def test_a_search_begins_in_full_with_what_is_constant():
     data = watched("2-oscillators", 20, 0.0, steps=20)
     search, units = Search(quantities=6, start=0.3), Scaling.none(data)
     many = search.model(data, units, "quadratic", 0).observables
-    rows = generator_rows(many)
-    assert rows.norm(dim=1).tolist() == pytest.approx([2**0.5 * 0.3] * 6, rel=1e-5)
+    assert generator_rows(many).norm(dim=1).tolist() == pytest.approx([8**0.5] * 4 + [2**0.5 * 0.3] * 2, rel=1e-5)
     assert float(parallelness(many, unitary(2).double())[:4].min()) > 1 - 1e-6
-    one = Trajectories(data.states[:1], data.step)
-    alone = search.model(one, units, "quadratic", 0).observables
+
+
+def test_a_search_begins_at_random_where_there_is_one_trajectory():
+    data = watched("2-oscillators", 1, 0.0, steps=20)
+    alone = Search(quantities=6).model(data, Scaling.none(data), "quadratic", 0).observables
     assert float(parallelness(alone, unitary(2).double()).max()) < 0.9
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("count", [1, 4, 10])
+def test_the_std_of_amounts_is_that_of_draws(measure, count):
+    drawn = random_amounts(measure, 40_000, count, np.random.default_rng(0))
+    assert (drawn.std(0) / torch.pi).tolist() == pytest.approx([amount_std(measure, count)] * count, rel=0.02)
 
 
 def test_more_are_asked_for_than_there_are_monomials():
