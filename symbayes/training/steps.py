@@ -138,7 +138,7 @@ class CapturedSteps(Steps):
         self._graphs: dict[Callable[[], None], torch.cuda.CUDAGraph] = {}
         self._plan = torch.empty(0)
         self._at = torch.zeros(1, dtype=torch.long, device=data.inputs.device)
-        self._total = torch.zeros((), dtype=torch.float64, device=data.inputs.device)
+        self._total = torch.zeros((), device=data.inputs.device)
 
     def epoch(self, generator: Generator) -> Tensor:
         plan, size = self.source.plan(generator), self.batch_size
@@ -171,7 +171,10 @@ class CapturedSteps(Steps):
         self._graphs.clear()
 
     def _step(self) -> None:
-        self._total += self.step(self.source.planned(self._lines()))
+        found = self.step(self.source.planned(self._lines()))
+        if found.dtype != self._total.dtype:  # seen by the first step, which is from the CPU
+            self._total = self._total.to(found.dtype)
+        self._total += found
         self._at += 1
 
     def _call(self) -> None:

@@ -68,6 +68,15 @@ def test_what_is_drawn_ahead_is_what_every_pass_draws():
     assert one[2] == 6 * 5
 
 
+def test_sums_are_as_precise_as_the_loss():
+    data = as_source((torch.zeros(46, 2), torch.zeros(46)), torch.device("cpu"))
+    for dtype in (torch.float32, torch.float64):
+        given = (data, 10, lambda batch, dtype=dtype: torch.tensor(1 / 3, dtype=dtype), None, lambda: True, [], None)
+        one, other = (make(*given).epoch(torch.Generator().manual_seed(0)) for make in (replayed, from_cpu))
+        assert one.dtype == other.dtype == dtype
+        assert_close(one, other, rtol=0, atol=0)
+
+
 def test_steps_that_keep_gradients_are_not_captured():
     seen = []
 
