@@ -13,6 +13,7 @@ from torch.nn.utils import skip_init
 
 from symbayes.dynamics.observables import AffineMaps, Amounts, Observables, Transformations
 from symbayes.dynamics.phase import Integrator, Midpoint, Observable, States, Velocity, rotated, velocity
+from symbayes.invariance.ahead import Ahead
 
 #: How far the measures "uniform" and "ball" go.
 REACH = np.pi
@@ -187,8 +188,7 @@ class HamiltonianNetwork(nn.Module):
         self.final_samples = final_samples if final_samples is not None else samples
         #: In training; with the seed, they say what is drawn next.
         self.passes = 0
-        #: Amounts of passes to come, and which is next, where they are drawn ahead.
-        self._ahead, self._next, self._is_ahead = torch.empty(0), torch.zeros(1, dtype=torch.long), False
+        self._ahead = Ahead()
         check_measure(measure)
 
     def draw_ahead(self, passes: int, count: int) -> None:
@@ -198,16 +198,10 @@ class HamiltonianNetwork(nn.Module):
             passes: How many.
             count: Data in each; they share what is drawn.
         """
-        self._is_ahead = passes > 0 and self.observables is not None
-        if self.observables is None or not passes:
-            return
-        like = next(self.observables.parameters())
-        drawn = torch.stack([self._drawn(self.passes + number) for number in range(1, passes + 1)]).to(like)
-        self.passes += passes
-        if self._ahead.shape != drawn.shape or self._ahead.device != drawn.device:  # a captured pass reads the same memory
-            self._ahead, self._next = torch.empty_like(drawn), torch.zeros(1, dtype=torch.long, device=drawn.device)
-        self._ahead.copy_(drawn)
-        self._next.zero_()
+        if self.observables is not None:
+            drawn = [self._drawn(self.passes + number) for number in range(1, passes + 1)]
+            self._ahead.fill(drawn, next(self.observables.parameters()))
+            self.passes += passes
 
     def energy(self) -> Observable:
         """H, with the transformations of one pass."""
@@ -237,9 +231,8 @@ class HamiltonianNetwork(nn.Module):
         observables = self.observables
         if observables is None:
             return None
-        if self.training and self._is_ahead:
-            amounts = self._ahead.index_select(0, self._next % len(self._ahead))[0]
-            self._next += 1
+        if self.training and self._ahead.is_filled:
+            amounts = self._ahead.take()
         elif self.training:
             self.passes += 1
             amounts = self._drawn(self.passes)

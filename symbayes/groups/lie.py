@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import degrees, exp, inf, log, pi, sqrt
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from jaxtyping import Float
@@ -30,6 +30,17 @@ _HALVINGS, _TERMS = 6, {torch.float32: 10, torch.float64: 18}
 def exponential(matrices: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
     """exp of every matrix. On a GPU by a fixed number of products: torch waits for the device there, to choose how many."""
     return fixed_exponential(matrices) if matrices.is_cuda else torch.linalg.matrix_exp(matrices)
+
+
+def constant(numbers: Sequence[Any], like: Tensor) -> Tensor:
+    """Numbers in the precision and on the device of a tensor; on a GPU entry by entry, since a copy would wait for the CPU."""
+    found = torch.tensor(numbers, dtype=like.dtype)
+    if not like.is_cuda:
+        return found.to(like.device)
+    there = torch.zeros(found.shape, dtype=like.dtype, device=like.device)
+    for place in map(tuple, found.nonzero().tolist()):
+        there[place] = float(found[place])
+    return there
 
 
 def fixed_exponential(matrices: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
@@ -106,7 +117,7 @@ class LieGroup(ABC):
 
     def elements(self, coefficients: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch d d"]:
         """exp(Σ_i c_i G_i)."""
-        G = torch.tensor([g.matrix for g in self.generators], dtype=coefficients.dtype, device=coefficients.device)
+        G = constant([g.matrix for g in self.generators], coefficients)
         return exponential(torch.einsum("...k,kde->...de", coefficients, G))
 
     @property
@@ -311,7 +322,7 @@ class Images(LieGroup):
         """Where every pixel of T x is read in x: at T⁻¹ of itself; x and y, from −1 at one edge to 1 at the other."""
         h, w = shape
         back = self.elements(-coefficients)[..., :2, :]
-        sides = torch.tensor([w, h], dtype=back.dtype, device=back.device) / max(h, w)
+        sides = constant([w, h], back) / max(h, w)
         grid = pixels((w, h), back) * sides
         return (torch.einsum("...ij,hwj->...hwi", back[..., :2], grid) + back[..., None, None, :, 2]) / sides
 

@@ -72,7 +72,7 @@ class Extents(Amounts):
 
     def coefficients(self, draws: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
         """ε_i η_i."""
-        return draws * self.value[self._index]
+        return draws * self._values()
 
     def transform(self, draws: Float[Tensor, "n_or_1 s k"], inputs: Tensor) -> Float[Tensor, "n s ..."]:
         """Every datum under s transformations.
@@ -155,6 +155,11 @@ class Extents(Amounts):
     def set_extra_state(self, state: Tensor) -> None:
         """What `get_extra_state` gave."""
         self.shape = tuple(state.tolist())
+
+    def _values(self) -> Float[Tensor, " k"]:
+        """The extent of each generator; not by a list of places, which would have to be copied to a GPU."""
+        shared = len(self._index) != len(self.names)
+        return torch.stack([self.value[place] for place in self._index]) if shared else self.value
 
     def _bound(self, name: str) -> float:
         """Of an extent: the smallest among the generators that share it."""

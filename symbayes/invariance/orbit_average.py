@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from symbayes.groups.lie import LieGroup
+from symbayes.invariance.ahead import Ahead
 from symbayes.invariance.extents import Extents, check_samples
 from symbayes.layers.path import Averaging
 
@@ -53,6 +54,7 @@ class OrbitAverage(nn.Module, Averaging):
             self.orbit.to(example)
         #: In training; with the seed, they say what is drawn next.
         self.passes = 0
+        self._ahead, self._count = Ahead(), 0
 
     @property
     def extents(self) -> dict[str, float]:
@@ -66,15 +68,34 @@ class OrbitAverage(nn.Module, Averaging):
     def forward(self, inputs: Tensor) -> Tensor:
         """The mean of the outputs of all transformed versions of each datum."""
         if self.training and self.stochastic:
-            self.passes += 1
-            draws = self.orbit.drawn(
-                self.samples, count=len(inputs), seed=self.seed, number=self.passes, antithetic=self.antithetic
-            )
+            draws = self._drawn_now(len(inputs))
         else:
             draws = self.orbit.even(self.samples, antithetic=self.antithetic)
         moved = self.orbit.transform(draws, inputs)
         outputs = cast(Tensor, self.net(moved.flatten(0, 1)))
         return outputs.unflatten(0, (len(inputs), self.samples)).mean(1)
+
+    def draw_ahead(self, passes: int, count: int) -> None:
+        """Draw what so many passes of training will draw, so that none waits for the CPU; with 0, each draws for itself again.
+
+        Args:
+            passes: How many.
+            count: Data in each; a pass over others draws for itself, and is the last.
+        """
+        if self.stochastic:
+            self._ahead.fill([self._drawn(self.passes + number, count) for number in range(1, passes + 1)], self.orbit.value)
+            self.passes, self._count = self.passes + passes, count
+
+    def _drawn_now(self, count: int) -> Float[Tensor, "n s k"]:
+        if not self._ahead.is_filled:
+            self.passes += 1
+        elif count == self._count:
+            return self._ahead.take()
+        return self._drawn(self.passes, count)
+
+    def _drawn(self, number: int, count: int) -> Float[Tensor, "n s k"]:
+        """Of the pass of this number, over so many data."""
+        return self.orbit.drawn(self.samples, count=count, seed=self.seed, number=number, antithetic=self.antithetic)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         return cast(Tensor, super().__call__(inputs))

@@ -238,7 +238,8 @@ def test_probabilities_are_hyperparameters_within_bounds(net):
     assert list(hyperparameters(model)) == ["discrete.value"]
     assert isinstance(deepcopy(model).discrete.value, Hyperparameter)
     adam = HyperAdam(model)
-    adam.step([torch.tensor([1.0, -1.0], dtype=torch.float64)], rate=5.0)
+    adam.set(5.0)
+    adam.step([torch.tensor([1.0, -1.0], dtype=torch.float64)])
     assert model.probabilities == pytest.approx({"mirror_x": 0.0, "quarter_turns": 0.75})
     assert all_extents(model) == pytest.approx({"mirror_x": 0.0, "quarter_turns": 75.0})
     assert [summary.bound for summary in describe_extents(model)] == [50.0, 75.0]

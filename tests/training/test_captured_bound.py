@@ -1,7 +1,5 @@
 """Steps of the bound that are captured: what they read is what steps from the CPU draw, and they end where those do."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch.testing import assert_close
@@ -14,8 +12,9 @@ from symbayes.posterior.families import MatrixNormal
 from symbayes.priors import TensorwisePrior
 from symbayes.training import elbo
 from symbayes.training.elbo import Elbo
-from symbayes.training.steps import CapturedSteps, Steps
+from symbayes.training.steps import CapturedSteps
 from symbayes.training.trainer import Problem, Schedule
+from tests.replays import from_cpu, replayed
 
 DATA = 46  # four batches of ten, and six that are left
 
@@ -43,17 +42,6 @@ def learned(steps, device="cpu", dtype=torch.float64, epochs=6, **settings):
         records = [trainer.epoch(state) for _ in range(epochs)]
     found = {name: value.detach().clone() for name, value in model.named_parameters()}
     return found, [record.evidence.total for record in records], model.passes
-
-
-def from_cpu(data, batch_size, step, callback, settled, generators, model):
-    return Steps(data, batch_size, step, callback)
-
-
-def replayed(data, batch_size, step, callback, settled, generators, model):
-    """Captured steps whose graphs do the work again: all they read must be where they look for it."""
-    steps = CapturedSteps(data, batch_size, step, callback, settled, generators, model)
-    steps._capture = lambda work: steps._graphs.update({work: SimpleNamespace(replay=work)})
-    return steps
 
 
 def same(one, other, **tolerance):

@@ -1,0 +1,16 @@
+"""Steps that tests train with: from the CPU, or replayed as graphs are on a GPU."""
+
+from types import SimpleNamespace
+
+from symbayes.training.steps import CapturedSteps, Steps
+
+
+def from_cpu(data, batch_size, step, callback, settled, generators, model):
+    return Steps(data, batch_size, step, callback)
+
+
+def replayed(data, batch_size, step, callback, settled, generators, model):
+    """Captured steps whose graphs do the work again: all they read must be where they look for it."""
+    steps = CapturedSteps(data, batch_size, step, callback, settled, generators, model)
+    steps._capture = lambda work: steps._graphs.update({work: SimpleNamespace(replay=work)})
+    return steps
