@@ -1,5 +1,6 @@
 """Symmetries, and how they act: of grids, permutations, and Lie groups."""
 
+from symbayes.groups.deformations import deformations
 from symbayes.groups.discrete import DiscreteGenerator, mirror, permuted_channels, quarter_turns, time_reversal
 from symbayes.groups.grids import SpaceGroup, Translation, cube, flips, p4, p4m
 from symbayes.groups.group import Group
@@ -30,6 +31,7 @@ __all__ = [
     "copies",
     "cube",
     "cyclic",
+    "deformations",
     "dihedral",
     "flips",
     "from_table",

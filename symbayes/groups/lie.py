@@ -25,6 +25,8 @@ Coefficients = Float[Tensor, "n_or_1 s k"]
 
 #: Halvings of a matrix before its series, and terms of that by precision: exact to rounding up to a norm of 60.
 _HALVINGS, _TERMS = 6, {torch.float32: 10, torch.float64: 18}
+#: Rows of a small matrix.
+_SMALL = 8
 
 
 def exponential(matrices: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
@@ -44,14 +46,25 @@ def constant(numbers: Sequence[Any], like: Tensor) -> Tensor:
 
 
 def fixed_exponential(matrices: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
-    """exp(A) = exp(A / 2ˢ)^(2ˢ), with the first terms of the series of exp; float32 at least."""
-    identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
-    small, found = matrices / 2**_HALVINGS, identity.expand_as(matrices)
-    for term in range(_TERMS.get(matrices.dtype, 10), 0, -1):
-        found = identity + small @ found / term
-    for _ in range(_HALVINGS):
-        found = found @ found
-    return found
+    """exp(A) = exp(A / 2ˢ)^(2ˢ), with the first terms of the series of exp; in float32 at least, whatever autocast says.
+
+    Kept as X = exp − I throughout, since I would hide what is small: X ← 2 X + X² where exp is squared.
+    """
+    precise = matrices if matrices.dtype in _TERMS else matrices.float()
+    with torch.autocast(matrices.device.type, enabled=False):
+        small = precise / 2**_HALVINGS
+        found = small / _TERMS[small.dtype]
+        for term in range(_TERMS[small.dtype] - 1, 0, -1):
+            found = (small + _product(small, found)) / term
+        for _ in range(_HALVINGS):
+            found = 2 * found + _product(found, found)
+        return (torch.eye(found.shape[-1], dtype=found.dtype, device=found.device) + found).to(matrices.dtype)
+
+
+def _product(left: Float[Tensor, "*batch d d"], right: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
+    """Of small matrices entry by entry: a GPU would round those of a product of matrices to ten bits, if it may (TF32)."""
+    small = left.shape[-1] <= _SMALL
+    return (left[..., :, :, None] * right[..., None, :, :]).sum(-2) if small else left @ right
 
 
 @dataclass(frozen=True)
@@ -258,7 +271,7 @@ def affine2d(*names: str, on: str = "images", padding: str = "border") -> LieGro
     Raises:
         ValueError: If a name, a kind of data or a padding is not known.
     """
-    return _affine(names, on, {"images": Images(_PLANE, _padding(padding)), "points": Points(_unbounded(_PLANE))})
+    return _affine(names, on, {"images": Images(_PLANE, padding_named(padding)), "points": Points(_unbounded(_PLANE))})
 
 
 def affine1d(*names: str, on: str = "sequences", padding: str = "border") -> LieGroup:
@@ -272,7 +285,7 @@ def affine1d(*names: str, on: str = "sequences", padding: str = "border") -> Lie
     Raises:
         ValueError: If a name, a kind of data or a padding is not known.
     """
-    return _affine(names, on, {"sequences": Sequences(_TIME, _padding(padding)), "points": Points(_unbounded(_TIME))})
+    return _affine(names, on, {"sequences": Sequences(_TIME, padding_named(padding)), "points": Points(_unbounded(_TIME))})
 
 
 def colours(*names: str, channels: int = 3) -> LieGroup:
@@ -413,7 +426,12 @@ def _unbounded(generators: tuple[Generator, ...]) -> tuple[Generator, ...]:
     return tuple(replace(g, unit="" if g.unit == "px" else g.unit, bound=g.bound if g.unit == "°" else inf) for g in generators)
 
 
-def _padding(padding: str) -> Padding:
+def padding_named(padding: str) -> Padding:
+    """What is called so.
+
+    Raises:
+        ValueError: If nothing is.
+    """
     if padding not in get_args(Padding):
         raise ValueError(f"padding must be one of {', '.join(get_args(Padding))}, got {padding!r}.")
     return cast(Padding, padding)

@@ -39,3 +39,23 @@ def test_its_gradient_is_that_of_the_exponential():
 def test_on_a_cpu_torch_has_it():
     matrices = generators(3)
     assert torch.equal(exponential(matrices), torch.linalg.matrix_exp(matrices))
+
+
+def test_it_is_as_precise_under_autocast():
+    """Half of the precision would make the identity of a scale of a tenth."""
+    matrices = torch.diag_embed(torch.tensor([[0.1, 0.0], [0.3, 0.0], [0.6, -0.02]]))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = fixed_exponential(matrices)
+    assert_close(found, torch.linalg.matrix_exp(matrices), rtol=1e-6, atol=1e-6)
+
+
+def test_small_amounts_survive_where_products_are_coarse(monkeypatch):
+    """As on a GPU that rounds the entries of a product of matrices to ten bits."""
+    coarse = lambda tensor: (tensor.view(torch.int32) & -8192).view(torch.float32)  # noqa: E731
+    usual = torch.Tensor.__matmul__
+    monkeypatch.setattr(
+        torch.Tensor, "__matmul__", lambda one, other: usual(coarse(one.contiguous()), coarse(other.contiguous()))
+    )
+    for size in (3, 13):
+        matrices = 0.03 * generators(size).float()
+        assert_close(fixed_exponential(matrices), torch.linalg.matrix_exp(matrices), rtol=1e-4, atol=1e-4)
