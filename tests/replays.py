@@ -1,5 +1,6 @@
 """Steps that tests train with: from the CPU, or replayed as graphs are on a GPU."""
 
+from functools import partial
 from types import SimpleNamespace
 
 from symbayes.training.steps import CapturedSteps, Steps
@@ -12,5 +13,10 @@ def from_cpu(data, batch_size, step, callback, settled, generators, model):
 def replayed(data, batch_size, step, callback, settled, generators, model):
     """Captured steps whose graphs do the work again: all they read must be where they look for it."""
     steps = CapturedSteps(data, batch_size, step, callback, settled, generators, model)
-    steps._capture = lambda work: steps._graphs.update({work: SimpleNamespace(replay=work)})
+
+    def replay(work):
+        with steps._reading():
+            work()
+
+    steps._record = lambda work: SimpleNamespace(replay=partial(replay, work))
     return steps

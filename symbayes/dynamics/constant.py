@@ -1,6 +1,7 @@
 """Quadratics that vary least along trajectories: with which learning begins, how far, and in which order a span is read."""
 
 from dataclasses import replace
+from math import inf
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,8 +15,8 @@ from symbayes.dynamics.trajectories import Trajectories
 _RIDGE = 1e-9
 #: A monomial that spreads by less of its size is at rest, and is no start.
 _REST = 1e-7
-#: Shares of the trajectories that are left out in turn.
-_FOLDS = 5
+#: Shares of the trajectories that are left out in turn, and how many there must be: a single one cannot tell.
+_FOLDS, _FEWEST = 5, 3
 
 
 def least_varying(seen: Trajectories, count: int) -> Quadratics:
@@ -43,20 +44,26 @@ def held_variations(seen: Trajectories, count: int) -> Float[Tensor, " k"]:
 
     Where trajectories are few, some of many quadratics are nearly constant along them by chance. So a fifth of the trajectories
     is left out in turn: the least varying are those of the others, and vary along these, relative to their spread over all.
+    Infinity where that is not known.
 
     Args:
         seen: As in `least_varying`.
         count: How many.
     """
     values = _values(seen)
-    every, folds = _moving(values), min(_FOLDS, len(values))
-    of_folds = []
+    every = _moving(values)
+    found = torch.full((min(count, len(every)),), inf, dtype=torch.float64)
+    if len(values) < _FEWEST:
+        return found
+    of_folds, folds = torch.zeros_like(found), min(_FOLDS, len(values))
     for fold in range(folds):
         left = torch.arange(len(values)) % folds == fold
-        rows = by_variation(every, values[~left])[1][:count]
-        of_folds.append(_share_along(values @ rows.T, left))
+        rows = by_variation(_moving(values[~left]), values[~left])[1][: len(found)]
+        along = torch.ones_like(found)  # of those that nothing moved in
+        along[: len(rows)] = _share_along(values @ rows.T, left)
+        of_folds += along / folds
     usual = _share_along(values @ every.T, torch.ones(len(values), dtype=torch.bool)).mean()
-    return (torch.stack(of_folds).mean(0) / usual).sqrt()
+    return (of_folds / usual).sqrt().nan_to_num(nan=inf, posinf=inf)
 
 
 def _share_along(values: Float[Tensor, "trajectories times c"], of: Bool[Tensor, " trajectories"]) -> Float[Tensor, " c"]:

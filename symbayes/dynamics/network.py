@@ -13,7 +13,7 @@ from torch.nn.utils import skip_init
 
 from symbayes.dynamics.observables import AffineMaps, Amounts, Observables, Transformations
 from symbayes.dynamics.phase import Integrator, Midpoint, Observable, States, Velocity, rotated, velocity
-from symbayes.invariance.ahead import Ahead
+from symbayes.invariance.ahead import DrawsByNumber
 
 #: How far the measures "uniform" and "ball" go.
 REACH = np.pi
@@ -147,7 +147,7 @@ class Perceptron(nn.Module):
         return cast(Tensor, super().__call__(states))
 
 
-class HamiltonianNetwork(nn.Module):
+class HamiltonianNetwork(nn.Module, DrawsByNumber):
     """Where states are a time step later, under H(x) = mean over τ of F(Φ^τ(x)), with Φ^τ the flow of Σ_i τ_i C_i.
 
     An energy that is averaged over the flow of an observable changes little along it, and then the observable is conserved, by
@@ -186,22 +186,8 @@ class HamiltonianNetwork(nn.Module):
         self.integrator = integrator if integrator is not None else Midpoint(2)
         self.measure, self.samples, self.seed = measure, samples, seed
         self.final_samples = final_samples if final_samples is not None else samples
-        #: In training; with the seed, they say what is drawn next.
         self.passes = 0
-        self._ahead = Ahead()
         check_measure(measure)
-
-    def draw_ahead(self, passes: int, count: int) -> None:
-        """Draw what so many passes of training will draw, so that none waits for the CPU; with 0, each draws for itself again.
-
-        Args:
-            passes: How many.
-            count: Data in each; they share what is drawn.
-        """
-        if self.observables is not None:
-            drawn = [self._drawn(self.passes + number) for number in range(1, passes + 1)]
-            self._ahead.fill(drawn, next(self.observables.parameters()))
-            self.passes += passes
 
     def energy(self) -> Observable:
         """H, with the transformations of one pass."""
@@ -221,6 +207,11 @@ class HamiltonianNetwork(nn.Module):
         energy = self._energy(maps)
         return lambda states: velocity(energy, states)
 
+    def drawn(self, number: int, count: int) -> Amounts:
+        """Amounts of the pass of this number."""
+        assert self.observables is not None
+        return random_amounts(self.measure, self.samples, self.observables.count, np.random.default_rng((self.seed, number)))
+
     def _energy(self, maps: Transformations | None) -> Observable:
         if maps is None:
             return lambda states: cast(Tensor, self.net(states))[:, 0]
@@ -231,19 +222,9 @@ class HamiltonianNetwork(nn.Module):
         observables = self.observables
         if observables is None:
             return None
-        if self.training and self._ahead.is_filled:
-            amounts = self._ahead.take()
-        elif self.training:
-            self.passes += 1
-            amounts = self._drawn(self.passes)
-        else:
-            amounts = even_amounts(self.measure, self.final_samples, observables.count)
+        fixed = None if self.training else even_amounts(self.measure, self.final_samples, observables.count)
+        amounts = self.draw(1) if fixed is None else fixed  # all data of a pass share them
         return observables.transformations(amounts.to(next(observables.parameters())))
-
-    def _drawn(self, number: int) -> Amounts:
-        """Of the pass of this number in training."""
-        assert self.observables is not None
-        return random_amounts(self.measure, self.samples, self.observables.count, np.random.default_rng((self.seed, number)))
 
     def __call__(self, states: States) -> States:
         return cast(Tensor, super().__call__(states))

@@ -1,36 +1,39 @@
-"""Random draws of passes to come, made at once: a pass that is captured as a CUDA graph cannot wait for the CPU to draw."""
+"""Modules whose passes of training draw on the CPU, each by its number, and what they take in place of that.
 
-from collections.abc import Sequence
+A pass that is captured as a CUDA graph cannot wait for the CPU. What passes will draw follows from their numbers, so it can be
+drawn before, and read by them on the device.
+"""
 
-import torch
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from torch import Tensor
 
 
-class Ahead:
-    """What passes will draw, on their device, to be taken one after the other; always in the same memory, which graphs read."""
+class DrawsByNumber(ABC):
+    """A module that draws once in every pass of training."""
 
-    def __init__(self) -> None:
-        self.is_filled = False
-        self._draws, self._next = torch.empty(0), torch.zeros(1, dtype=torch.long)
+    #: In training; with the seed, they say what is drawn next.
+    passes: int = 0
+    _source: Callable[[int], Tensor] | None = None
 
-    def fill(self, draws: Sequence[Tensor], like: Tensor) -> None:
-        """Make these the next ones; with none, nothing is drawn ahead.
+    @abstractmethod
+    def drawn(self, number: int, count: int) -> Tensor:
+        """What the pass of this number draws, over so many data."""
 
-        Args:
-            draws: Of every pass.
-            like: In whose precision and on whose device they are taken.
-        """
-        self.is_filled = len(draws) > 0
-        if not draws:
-            return
-        given = torch.stack(list(draws)).to(like)
-        if self._draws.shape != given.shape or self._draws.device != given.device or self._draws.dtype != given.dtype:
-            self._draws, self._next = torch.empty_like(given), torch.zeros(1, dtype=torch.long, device=given.device)
-        self._draws.copy_(given)
-        self._next.zero_()
+    def draw(self, count: int) -> Tensor:
+        """What the next pass draws."""
+        if self._source is not None:
+            return self._source(count)
+        self.passes += 1
+        return self.drawn(self.passes, count)
 
-    def take(self) -> Tensor:
-        """What the next pass draws; after the last, from the first again."""
-        found = self._draws.index_select(0, self._next % len(self._draws))[0]
-        self._next += 1
-        return found
+    @contextmanager
+    def drawing_from(self, source: Callable[[int], Tensor]) -> Iterator[None]:
+        """Passes take what this gives for so many data, and are not counted."""
+        self._source = source
+        try:
+            yield
+        finally:
+            del self._source

@@ -9,12 +9,12 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from symbayes.groups.lie import LieGroup
-from symbayes.invariance.ahead import Ahead
+from symbayes.invariance.ahead import DrawsByNumber
 from symbayes.invariance.extents import Extents, check_samples
 from symbayes.layers.path import Averaging
 
 
-class OrbitAverage(nn.Module, Averaging):
+class OrbitAverage(nn.Module, Averaging, DrawsByNumber):
     """f(x) = mean over T of net(T x), with T = exp(Σ ε_i η_i G_i), ε uniform on [−1, 1] and extents η that are learned.
 
     At extent zero it is the plain network. The larger an extent, the less the function can change under that generator: a model
@@ -52,9 +52,7 @@ class OrbitAverage(nn.Module, Averaging):
         example = next((p for p in net.parameters() if p.is_floating_point()), None)
         if example is not None:
             self.orbit.to(example)
-        #: In training; with the seed, they say what is drawn next.
         self.passes = 0
-        self._ahead, self._count = Ahead(), 0
 
     @property
     def extents(self) -> dict[str, float]:
@@ -68,32 +66,14 @@ class OrbitAverage(nn.Module, Averaging):
     def forward(self, inputs: Tensor) -> Tensor:
         """The mean of the outputs of all transformed versions of each datum."""
         if self.training and self.stochastic:
-            draws = self._drawn_now(len(inputs))
+            draws = self.draw(len(inputs))
         else:
             draws = self.orbit.even(self.samples, antithetic=self.antithetic)
         moved = self.orbit.transform(draws, inputs)
         outputs = cast(Tensor, self.net(moved.flatten(0, 1)))
         return outputs.unflatten(0, (len(inputs), self.samples)).mean(1)
 
-    def draw_ahead(self, passes: int, count: int) -> None:
-        """Draw what so many passes of training will draw, so that none waits for the CPU; with 0, each draws for itself again.
-
-        Args:
-            passes: How many.
-            count: Data in each; a pass over others draws for itself, and is the last.
-        """
-        if self.stochastic:
-            self._ahead.fill([self._drawn(self.passes + number, count) for number in range(1, passes + 1)], self.orbit.value)
-            self.passes, self._count = self.passes + passes, count
-
-    def _drawn_now(self, count: int) -> Float[Tensor, "n s k"]:
-        if not self._ahead.is_filled:
-            self.passes += 1
-        elif count == self._count:
-            return self._ahead.take()
-        return self._drawn(self.passes, count)
-
-    def _drawn(self, number: int, count: int) -> Float[Tensor, "n s k"]:
+    def drawn(self, number: int, count: int) -> Float[Tensor, "n s k"]:
         """Of the pass of this number, over so many data."""
         return self.orbit.drawn(self.samples, count=count, seed=self.seed, number=number, antithetic=self.antithetic)
 

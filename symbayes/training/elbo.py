@@ -31,7 +31,7 @@ from symbayes.training.hyper import HyperAdam, adam_over, adam_state, load_adam,
 from symbayes.training.optimiser import PLAIN, Optimiser
 from symbayes.training.record import EvidenceRecord, Record
 from symbayes.training.steps import Steps, steps_for
-from symbayes.training.trainer import Objective, Part, Problem, Schedule, State, Trainer
+from symbayes.training.trainer import Objective, Part, Problem, Schedule, State, StateDict, Trainer
 
 DRAWS = ("random", "antithetic", "cubature")
 NOISES = ("closed form", "gradient")
@@ -274,6 +274,10 @@ class ElboState(State):
     def generators(self) -> dict[str, Generator]:
         own = {} if self.draws is self.generator else {"draws": self.draws}
         return {**super().generators(), **own}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        super().load_state_dict(state)
+        self.steps.forget()  # what they read lies in other memory now
 
     def parts(self) -> dict[str, Part]:
         return {**super().parts(), "variational": self.variational, "adam": self.adam, "hyper": self.hyper}

@@ -160,9 +160,9 @@ def load_adam(adam: torch.optim.Adam, state: Mapping[str, Tensor]) -> None:
     for key, value in state.items():
         index, _, name = key.partition(".")
         parameter = parameters[int(index)]
-        # Torch counts steps on the CPU, unless they may be captured.
-        counted = name == "step" and not adam.defaults["capturable"]
-        adam.state[parameter][name] = value.clone() if counted else value.to(parameter.device, copy=True)
+        # Torch counts steps in single precision, on the CPU unless they may be captured.
+        device = parameter.device if adam.defaults["capturable"] else "cpu"
+        adam.state[parameter][name] = value.to(device, copy=True) if name == "step" else value.to(parameter, copy=True)
 
 
 def _memories(adam: torch.optim.Adam) -> list[dict[str, Tensor]]:

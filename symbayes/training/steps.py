@@ -10,15 +10,16 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from symbayes.data.source import Batch, DataSource, TensorSource
+from symbayes.invariance.ahead import DrawsByNumber
 
 _log = logging.getLogger("symbayes")
 
@@ -39,14 +40,6 @@ class Callback:
 
     call: Callable[[Batch], None]
     every: int
-
-
-@runtime_checkable
-class DrawsAhead(Protocol):
-    """A module that draws on the CPU in every pass of training, and can draw for many at once."""
-
-    def draw_ahead(self, passes: int, count: int) -> None:
-        """For so many passes over batches of so many data; with 0 passes, each draws for itself again."""
 
 
 class Steps:
@@ -119,7 +112,7 @@ class CapturedSteps(Steps):
         callback: What to do beside some of them; nor may that.
         settled: Whether all steps from now on are alike.
         generators: From which steps draw on the device.
-        model: Whose modules draw for all steps of an epoch before it, where they can.
+        model: Whose modules that draw by the number of a pass do so before the steps that are replayed.
     """
 
     def __init__(
@@ -134,7 +127,10 @@ class CapturedSteps(Steps):
     ) -> None:
         super().__init__(data, batch_size, step, callback)
         self.source, self.settled, self.generators = data, settled, generators
-        self._drawing = [module for module in model.modules() if isinstance(module, DrawsAhead)] if model is not None else []
+        modules = model.modules() if model is not None else ()
+        self._drawing = [_Drawing(module) for module in modules if isinstance(module, DrawsByNumber)]
+        #: Steps of this epoch that are done, and all of them.
+        self._done = self._whole_steps = 0
         self._graphs: dict[Callable[[], None], torch.cuda.CUDAGraph] = {}
         self._plan = torch.empty(0)
         self._at = torch.zeros(1, dtype=torch.long, device=data.inputs.device)
@@ -152,20 +148,30 @@ class CapturedSteps(Steps):
         self._at.zero_()
         self._total.zero_()
         rest = plan[whole * size :]
-        self._draw_ahead(whole + (len(rest) > 0))
+        self._done, self._whole_steps = 0, whole
+        if self._step in self._graphs:
+            self._fill(0)
         for _ in range(whole):
             self._run(self._step)
+            self._done += 1
             if self._is_called(size):
                 self._run(self._call)
         if len(rest):
             self._total += self.step(self.source.planned(rest))
             self._is_called(len(rest))
-        self._draw_ahead(0)
         return self._total.clone()
 
-    def _draw_ahead(self, passes: int) -> None:
-        for module in self._drawing:
-            module.draw_ahead(passes, self.batch_size)
+    def _fill(self, first: int) -> None:
+        for drawing in self._drawing:
+            drawing.fill(first, self._whole_steps)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Modules read what was drawn for the step that is next, rather than drawing."""
+        with ExitStack() as stack:
+            for drawing in self._drawing:
+                stack.enter_context(drawing.read(self._at))
+            yield
 
     def forget(self) -> None:
         self._graphs.clear()
@@ -188,19 +194,39 @@ class CapturedSteps(Steps):
     def _run(self, work: Callable[[], None]) -> None:
         if work in self._graphs:
             self._graphs[work].replay()
+            if work == self._step:
+                for drawing in self._drawing:
+                    drawing.skip()
             return
         if not self.settled():
             work()
             return
         before = _cpu_random_state()
-        work()
+        with ExitStack() as stack:
+            for drawing in self._drawing:
+                stack.enter_context(drawing.watch())
+            work()
         if _cpu_random_state() == before:
-            self._capture(work)
+            if work == self._step or not any(drawing.counts for drawing in self._drawing):
+                self._capture(work)
             return
         _log.warning("The model draws random numbers on the CPU, which a CUDA graph would repeat: no step is captured.")
         self.settled = lambda: False
 
     def _capture(self, work: Callable[[], None]) -> None:
+        if work == self._step:
+            for drawing in self._drawing:
+                drawing.prepare(self._whole_steps, self._at.device)
+        with self._reading():
+            graph = self._record(work)
+        if graph is None:
+            return
+        self._graphs[work] = graph
+        if work == self._step:
+            self._fill(self._done + 1)
+
+    def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+        """What work does, as a graph; None if it cannot be captured."""
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
@@ -214,8 +240,59 @@ class CapturedSteps(Steps):
             self.settled = lambda: False
             self.forget()
             before.restore()
-            return
-        self._graphs[work] = graph
+            return None
+        return graph
+
+
+class _Drawing:
+    """What a module draws in steps that are replayed: a table on the device for each of its passes in a step, a line a step.
+
+    Args:
+        module: That draws.
+    """
+
+    def __init__(self, module: DrawsByNumber) -> None:
+        self.module = module
+        #: Data in each pass of a step.
+        self.counts: list[int] = []
+        self._tables: list[Tensor] = []
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Note the passes of a step, which draw as usual."""
+        self.counts = []
+
+        def note(count: int) -> Tensor:
+            self.counts.append(count)
+            self.module.passes += 1
+            return self.module.drawn(self.module.passes, count)
+
+        with self.module.drawing_from(note):
+            yield
+
+    def prepare(self, steps: int, device: torch.device) -> None:
+        """Make room for so many steps as the last that was watched; graphs read the same memory from then on."""
+        like = [self.module.drawn(1, count) for count in self.counts]
+        self._tables = [torch.empty(steps, *drawn.shape, dtype=drawn.dtype, device=device) for drawn in like]
+
+    def fill(self, first: int, steps: int) -> None:
+        """Draw what steps from `first` on will read."""
+        number = self.module.passes
+        for step in range(first, steps):
+            for table, count in zip(self._tables, self.counts, strict=True):
+                number += 1
+                table[step].copy_(self.module.drawn(number, count))
+
+    @contextmanager
+    def read(self, at: Tensor) -> Iterator[None]:
+        """Passes read the line at a counter on the device."""
+        tables = iter(self._tables)
+        with self.module.drawing_from(lambda count: next(tables).index_select(0, at)[0]):
+            yield
+
+    def skip(self) -> None:
+        """Count the passes of a step that was replayed."""
+        self.module.passes += len(self.counts)
 
 
 class _BeforeCapture:

@@ -131,3 +131,24 @@ def test_a_coordinate_at_rest_is_no_start():
     moving = Quadratics(torch.diag(torch.tensor([1.0, 0, 1, 0], dtype=torch.float64))[None], torch.zeros(1, 4).double())
     found = least_varying(Trajectories(states, data.step), 4)
     assert float(parallelness(moving, found)) > 1 - 1e-6
+
+
+@pytest.mark.parametrize("moving", [0, 2, 5])
+def test_a_coordinate_that_moves_along_one_trajectory_alone_is_no_law(moving):
+    """Where that one is left out nothing moves there."""
+    data = watched("oscillator", 6, 0.0, steps=20)
+    states = torch.zeros(6, 21, 4, dtype=torch.float64)
+    states[..., [0, 2]] = data.states.double()
+    states[moving, :, 1], states[moving, :, 3] = torch.linspace(0, 1, 21), torch.linspace(1, 0, 21)
+    found = held_variations(Trajectories(states, data.step), 8)
+    assert not found.isnan().any()
+    assert float(found[0]) < 1 / 3
+    model = Search(quantities=8).model(Trajectories(states, data.step), Scaling.none(data), "quadratic", 0)
+    assert generator_rows(model.observables).isfinite().all()
+
+
+def test_two_trajectories_cannot_tell():
+    data = watched("oscillator", 2, 0.0)
+    assert held_variations(data, 3).isinf().all()
+    sizes = generator_rows(Search(quantities=3).model(data, Scaling.none(data), "quadratic", 0).observables).norm(dim=1)
+    assert sizes.tolist() == pytest.approx([2**0.5 * 0.2] * 3, rel=1e-5)

@@ -22,12 +22,13 @@ def types_are_checked_without_draws(monkeypatch):
     monkeypatch.setattr("random.getstate", lambda: 0)
 
 
-def learned(steps, device="cpu", dtype=torch.float64, epochs=8, **settings):
+def learned(steps, device="cpu", dtype=torch.float64, epochs=8, within=lambda model: model, **settings):
     """Weights, extents, losses and the number of passes after training with these steps."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(25, 6), nn.Tanh(), nn.Linear(6, 3))
-    model = sb.OrbitAverage(net, affine2d("rotation", "scale").shared("scale"), samples=4, **settings).to(device, dtype)
+    average = sb.OrbitAverage(net, affine2d("rotation", "scale").shared("scale"), samples=4, **settings)
+    model = within(average).to(device, dtype)
     inputs = torch.randn(46, 1, 5, 5, generator=generator, dtype=dtype)  # four batches of ten, and six that are left
     data = as_source((inputs, torch.arange(46) % 3), torch.device(device))
     prior = sb.TensorwisePrior(model).to(device)
@@ -38,7 +39,7 @@ def learned(steps, device="cpu", dtype=torch.float64, epochs=8, **settings):
         state = trainer.init(torch.Generator().manual_seed(1))
         records = [trainer.epoch(state) for _ in range(epochs)]
     found = {name: value.detach().clone() for name, value in model.named_parameters()}
-    return found, torch.tensor([record.loss for record in records]), model.passes
+    return found, torch.tensor([record.loss for record in records]), average.passes
 
 
 @pytest.mark.parametrize("settings", [{}, {"antithetic": True}, {"stochastic": False}])
@@ -46,6 +47,52 @@ def test_what_is_drawn_ahead_is_what_every_pass_draws(settings):
     one, other = (learned(steps, **settings) for steps in (replayed, from_cpu))
     assert_close(one, other, rtol=0, atol=0)
     assert one[2] == (0 if "stochastic" in settings else 8 * 5)
+
+
+def test_an_average_that_sees_several_copies_draws_for_all_of_them():
+    mirrored = lambda average: sb.DiscreteAverage(average, [sb.groups.mirror("x")])  # noqa: E731
+    one, other = (learned(steps, within=mirrored) for steps in (replayed, from_cpu))
+    assert_close(one, other, rtol=0, atol=0)
+
+
+class Twice(nn.Module):
+    """Two passes in a step."""
+
+    def __init__(self, average):
+        super().__init__()
+        self.average = average
+
+    def forward(self, inputs):
+        return self.average(inputs) + self.average(inputs.flip(3))
+
+
+def test_every_pass_of_a_step_has_draws_of_its_own():
+    one, other = (learned(steps, within=Twice) for steps in (replayed, from_cpu))
+    assert_close(one, other, rtol=0, atol=0)
+    assert one[2] == 8 * 5 * 2
+
+
+def test_an_epoch_that_breaks_off_leaves_nothing_behind():
+    average = sb.OrbitAverage(nn.Flatten(), affine2d("rotation"), samples=2)
+    data = as_source((torch.randn(60, 1, 5, 5), torch.zeros(60)), torch.device("cpu"))
+    steps, breaks = [], False
+
+    def step(batch):
+        average(batch[0])
+        steps.append(average.passes)
+        if breaks:
+            raise KeyboardInterrupt
+        return torch.zeros(())
+
+    run = replayed(data, 10, step, None, lambda: True, [], average)
+    run.epoch(torch.Generator().manual_seed(0))
+    assert average.passes == 6
+    breaks = True
+    with pytest.raises(KeyboardInterrupt):
+        run.epoch(torch.Generator().manual_seed(1))
+    average(torch.randn(3, 1, 5, 5))
+    assert average.passes == 7
+    assert set(vars(average)) == set(vars(sb.OrbitAverage(nn.Flatten(), affine2d("rotation"), samples=2)))
 
 
 def test_constants_are_the_numbers():

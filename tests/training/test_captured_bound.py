@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from symbayes.data.source import as_source
@@ -12,6 +13,7 @@ from symbayes.posterior.families import MatrixNormal
 from symbayes.priors import TensorwisePrior
 from symbayes.training import elbo
 from symbayes.training.elbo import Elbo
+from symbayes.training.hyper import adam_over, adam_state, load_adam, set_rates
 from symbayes.training.steps import CapturedSteps
 from symbayes.training.trainer import Problem, Schedule
 from tests.replays import from_cpu, replayed
@@ -79,20 +81,20 @@ def test_steps_that_keep_gradients_are_not_captured():
     assert seen
 
 
-def test_a_network_draws_for_itself_again():
-    generator = torch.Generator().manual_seed(0)
-    states = torch.randn(3, 2, generator=generator)
-
-    def network():
-        own = torch.Generator().manual_seed(1)
-        return HamiltonianNetwork(Perceptron(2, 4, 1, generator=own), 0.1, Quadratics.random(1, 2, generator=own))
-
-    one, other = network(), network()
-    one.draw_ahead(3, 10)
-    ahead = [one(states) for _ in range(3)]
-    one.draw_ahead(0, 10)
-    assert_close([*ahead, one(states)], [other(states) for _ in range(4)], rtol=0, atol=0)
-    assert one.passes == other.passes == 4
+def test_memories_of_adam_come_back_in_the_precision_of_their_parameter():
+    """As where a state is loaded on another device."""
+    weight = nn.Parameter(torch.ones(3))
+    adam = adam_over([{"params": [weight]}])
+    set_rates(adam, [0.1])
+    weight.grad = torch.ones(3)
+    adam.step()
+    other = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    anew = adam_over([{"params": [other]}])
+    set_rates(anew, [0.1])
+    load_adam(anew, adam_state(adam))
+    other.grad = torch.ones(3, dtype=torch.float64)
+    anew.step()
+    assert other.dtype == torch.float64
 
 
 on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are captured on a CUDA device")

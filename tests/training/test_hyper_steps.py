@@ -63,7 +63,7 @@ def test_a_step_goes_down_the_mean_gradient_of_the_second_half(monkeypatch):
         return found
 
     monkeypatch.setattr(torch.autograd, "grad", watch)
-    monkeypatch.setattr("symbayes.training.hyper.HyperAdam.step", lambda self, gradients, rate: steps.append(gradients))
+    monkeypatch.setattr("symbayes.training.hyper.HyperAdam.step", lambda self, gradients: steps.append(gradients))
     scales(hyper_every=4)
     assert len(seen) == 8
     assert [gradient.item() for (gradient,) in steps] == [pytest.approx(sum(seen[i : i + 2]) / 2) for i in (2, 6)]

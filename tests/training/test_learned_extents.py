@@ -96,7 +96,7 @@ def test_a_gradient_that_is_no_number_is_refused():
     with pytest.raises(
         NotFiniteError, match=r"gradient of hyperparameters must be finite, got \[nan\]. Use a smaller extent_rate"
     ):
-        HyperAdam(model_of()).step([torch.tensor([float("nan")])], 0.1)
+        HyperAdam(model_of()).step([torch.tensor([float("nan")])])
 
 
 @pytest.mark.parametrize("settings", [{"extent_rate": 0.0}, {"extent_share": 0.0}, {"extent_share": 1.5}])
