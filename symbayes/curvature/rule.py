@@ -51,10 +51,11 @@ class Replay:
         """As `Curvature.surrogates` says."""
         slopes = self.slopes(precisions)
         for batch, scale in some_batches(self.data, self.batch_size, share, generator):
-            yield self._term(TensorSource(*batch, batch[0].device, in_order=False), slopes, scale)
+            yield self.term(TensorSource(*batch, batch[0].device, in_order=False), slopes, scale)
 
     @torch.enable_grad()
-    def _term(self, batch: DataSource, slopes: Sums, scale: float) -> Float[Tensor, ""]:
+    def term(self, batch: DataSource, slopes: Sums, scale: float) -> Float[Tensor, ""]:
+        """What some data add to the gradient, times a scale; with `slopes`."""
         sums, log_likelihood = self.collect(batch)
         charge = sum(((slopes[key] * value).sum() for key, value in sums.items()), torch.zeros(()))
         return scale * (log_likelihood - charge / 2)

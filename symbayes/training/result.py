@@ -24,12 +24,14 @@ from symbayes.data.source import Data, inputs_for, source_for
 from symbayes.data.storage import DAMAGE
 from symbayes.equivariance import LayerSymmetry, measure_layers
 from symbayes.errors import NoPosteriorError, NotFiniteError
+from symbayes.evidence.by_class import ClassPulls, pulls_by_class
 from symbayes.evidence.evidence import laplace_evidence
 from symbayes.groups.group import Group
 from symbayes.invariance.augmentation import LearnedAugmentation, learned_augmentation
 from symbayes.invariance.extents import describe_extents
 from symbayes.invariance.orbit_average import sample_orbits
 from symbayes.layout import Layout, WeightTensor, weights
+from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.likelihood import Likelihood, is_registered
 from symbayes.models import AllConv
 from symbayes.posterior.posterior import Posterior, dump_posterior
@@ -155,6 +157,19 @@ class Result:
             ValueError: If the model has neither extents nor probabilities, or has them more than once.
         """
         return learned_augmentation(self.model)
+
+    def pulls_by_class(self, data: Data) -> ClassPulls:
+        """Which classes want more of each invariance that was learned, and which less, by the evidence (`ClassPulls`).
+
+        Args:
+            data: What was learned from, of classes.
+
+        Raises:
+            ValueError: If the model has no extents that are learned, or targets are no classes, or too few of one.
+        """
+        if not isinstance(self.likelihood, Categorical):
+            raise ValueError(f"Targets must be classes, as of Categorical; got {type(self.likelihood).__name__}.")
+        return pulls_by_class(self.model, data, self.prior)
 
     def __repr__(self) -> str:
         """In a line: `symmetries`, `evidence` and `history` say the rest."""
