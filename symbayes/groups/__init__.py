@@ -1,7 +1,7 @@
 """Symmetries, and how they act: of grids, permutations, and Lie groups."""
 
-from symbayes.groups.deformations import deformations
 from symbayes.groups.discrete import DiscreteGenerator, mirror, permuted_channels, quarter_turns, time_reversal
+from symbayes.groups.fields import deformations
 from symbayes.groups.grids import SpaceGroup, Translation, cube, flips, p4, p4m
 from symbayes.groups.group import Group
 from symbayes.groups.lie import affine1d, affine2d, colours

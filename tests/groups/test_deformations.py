@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.groups.deformations import deformations
+from symbayes.groups.fields import deformations
 from symbayes.groups.lie import affine2d, resampling
 
 
