@@ -2,7 +2,8 @@
 
 One process learns, saves, loads, predicts, measures, hardens and makes pages, over and over. What it holds in memory in the
 last quarter of the time must be within 1 % of what it held in the second; the first is for libraries to load. Before that is
-measured, the allocator gives back what is free: how scattered that is says nothing of what is held.
+measured, the allocator gives back what is free: how scattered that is says nothing of what is held. Ten lines on the way say
+of what memory is made: anonymous, which the process took, and pages of files, which are the libraries' code as far as it ran.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import time
 import warnings
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -25,16 +27,27 @@ from tests.small import load_few
 #: How much more may be held at the end, as a share.
 MOST = 0.01
 _PAGE = 4096
+_LINES = 10
 
 console = Console(soft_wrap=True, highlight=False)
 
 
-def held() -> int:
-    """Bytes of this process that are in memory, when all that is free has been given back."""
+class Held(NamedTuple):
+    """Bytes of this process that are in memory."""
+
+    all: int
+    files: int
+
+    def __str__(self) -> str:
+        return f"{self.all / 2**20:.1f} MiB ({self.files / 2**20:.1f} of files)"
+
+
+def held() -> Held:
+    """What is in memory when all that is free has been given back."""
     gc.collect()
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc
         trim(0)
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+    return Held(*(int(pages) * _PAGE for pages in Path("/proc/self/statm").read_text().split()[1:3]))
 
 
 def once(seed: int, folder: Path) -> None:
@@ -62,12 +75,14 @@ def main() -> int:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    started, seen = time.monotonic(), list[tuple[float, int]]()
+    started, seen = time.monotonic(), list[tuple[float, Held]]()
     while time.monotonic() - started < 60 * asked.minutes:
         with tempfile.TemporaryDirectory() as folder:
             once(len(seen), Path(folder))
         seen.append(((time.monotonic() - started) / (60 * asked.minutes), held()))
-    quarters = [[bytes_ for share, bytes_ in seen if low <= share < low + 0.25] for low in (0.25, 0.75)]
+        if int(_LINES * seen[-1][0]) > int(_LINES * (seen[-2][0] if len(seen) > 1 else 0)):
+            console.print(f"{len(seen)} rounds: {seen[-1][1]}")
+    quarters = [[bytes_.all for share, bytes_ in seen if low <= share < low + 0.25] for low in (0.25, 0.75)]
     if not all(quarters):
         raise SystemExit(f"There must be time for a round in every quarter; {len(seen)} rounds took {asked.minutes:g} minutes.")
     before, after = (median(quarter) for quarter in quarters)
