@@ -8,6 +8,8 @@ from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.curvature import Diagonal, Ekfac, Ggn, Lanczos, Preconditioned, Subsets, TangentKernel
+from symbayes.curvature.capture import _scales
+from symbayes.curvature.check import _same_outputs
 from symbayes.curvature.ggn import products_of
 from symbayes.data.source import TensorSource
 from symbayes.evidence.evidence import evidence_at
@@ -396,3 +398,20 @@ def test_the_bound_of_a_model_whose_data_see_each_other_is_refused_in_a_loop_of_
     variational = objective.family.over(model)
     with pytest.raises(RuntimeError, match="must not depend on the other data of its batch"):
         objective.evidence(model, variational, pair, sb.Categorical(), sb.TensorwisePrior(model))
+
+
+def test_outputs_are_the_same_up_to_rounding_of_what_all_data_have():
+    differences = torch.linspace(-0.01, 0.01, 8)[:, None]
+    near, far = 1e4 + differences, 1e-4 + differences
+    assert _same_outputs(near + 1e-3, near)
+    assert not _same_outputs(near + 0.1, near)
+    assert not _same_outputs(far + 1e-3, far)
+    assert not _same_outputs(near[:4], near)
+
+
+def test_gradients_that_are_small_are_compared_too(generator):
+    gradients, factors = 1e-3 * torch.randn(6, 4, generator=generator), torch.tensor([1.0, 1.5, 2.0])
+    rightly = gradients * factors.repeat_interleave(2)[:, None]
+    assert _scales(gradients, rightly, factors)
+    assert not _scales(gradients, rightly.roll(1, 0), factors)
+    assert not _scales(gradients, 1.05 * rightly, factors)

@@ -9,6 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
+from symbayes.curvature import sums
+from symbayes.curvature.check import check_capture
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Subsets, TangentKernel
@@ -162,6 +164,14 @@ def test_two_passes_give_the_gradient_of_one_with_a_graph(rule, net, generator):
     with torch.no_grad():  # as in training: gradients are switched on where they are needed, and nowhere else
         (parts,) = evidence_gradient(model, data, Categorical(), TensorwisePrior(model, 0.7), rule=RULES[rule])
     assert_close(parts, whole)
+
+
+def test_a_model_is_compared_with_torch_once(generator, monkeypatch):
+    checked = []
+    monkeypatch.setattr(sums, "check_capture", lambda *args: checked.append(1) or check_capture(*args))
+    model, data = problem("convolutions", generator)
+    evidence_gradient(model, data, Categorical(), TensorwisePrior(model, 0.7), rule=Kfac(batch_size=5))
+    assert checked == [1]  # not in the passes that are differentiated in
 
 
 def test_random_batches_give_the_gradient_on_average(generator):
