@@ -88,7 +88,7 @@ def test_hyperparameters_of_a_user_are_learned(annealing):
     assert result.model.frequency.item() == pytest.approx(2.0, abs=0.05)
 
 
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("every", [1, 3, 4])
 def test_hyperparameters_move_after_so_many_epochs(every):
     x = torch.linspace(-2, 2, 20)[:, None]
     model = _Waves(1.6)
