@@ -9,7 +9,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.curvature import Diagonal, Ekfac, Ggn, Lanczos, Preconditioned, Subsets, TangentKernel
 from symbayes.curvature.capture import _scales
-from symbayes.curvature.check import _same_outputs
+from symbayes.curvature.check import COUNT, _same_outputs
 from symbayes.curvature.ggn import products_of
 from symbayes.data.source import TensorSource
 from symbayes.evidence.evidence import evidence_at
@@ -263,6 +263,16 @@ EVERY = {
 def test_a_model_whose_data_see_each_other_is_refused(name, rule):
     with pytest.raises(RuntimeError, match="must not depend on the other data of its batch"):
         evidence(COUPLED[name]().double(), data(4), EVERY[rule])
+
+
+@pytest.mark.parametrize("rule", [Diagonal(), sb.Kfac(), Ggn(), Lanczos()], ids=str)
+def test_a_model_whose_data_see_each_other_in_large_batches_is_refused(rule):
+    def centred(s, x):
+        return s.parts[0](x) - (s.parts[0](x).mean(0) if len(x) > COUNT else 0)
+
+    inputs = torch.randn(2 * COUNT, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with pytest.raises(RuntimeError, match=r"must not depend on the other data of its batch|matters to the outputs of others"):
+        evidence(Do(centred, [nn.Linear(4, CLASSES)]).double(), (inputs, torch.arange(len(inputs)) % CLASSES), rule)
 
 
 @pytest.mark.parametrize("rule", EVERY)
