@@ -112,3 +112,16 @@ def test_a_factor_of_what_is_not_positive_or_not_finite_is_refused(entries):
     assert_close(cholesky(torch.tensor([[4.0, 2.0], [2.0, 2.0]])), torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
     with pytest.raises(NotFiniteError, match="must be on scales that double precision can add up"):
         cholesky(torch.tensor(entries))
+
+
+def test_vectors_that_are_not_at_right_angles_are_found_again_in_double_precision(monkeypatch, generator):
+    rightly = torch.linalg.eigh
+
+    def doubtful(matrices):
+        values, vectors = rightly(matrices)
+        return values, vectors if matrices.dtype == torch.float64 else vectors.roll(1, 1) + vectors
+
+    monkeypatch.setattr(torch.linalg, "eigh", doubtful)
+    found = Factor(factor(2, 4, generator).matrices.float(), False, "weight")
+    decompose([DenseBlock(found)], vectors=True)
+    assert_close(found.eigenvectors @ torch.diag_embed(found.eigenvalues) @ found.eigenvectors.mT, found.matrices)

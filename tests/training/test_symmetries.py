@@ -200,6 +200,7 @@ def test_the_table_has_errors_and_energies_or_a_dash():
     headings, cells = table.table()
     assert headings[3:5] == ("error", "energy")
     assert [line[3:5] for line in cells] == [("23 %", "82 %"), ("–", "18 %")]
+    assert [line[:2] for line in cells] == [("a", "conv"), ("", "dense")]
     bare = symmetries(tensors(), dict.fromkeys(EFFECTIVE, 4.0), EFFECTIVE)
     assert all(line[3:5] == ("–", "–") for line in bare.table()[1])
 
