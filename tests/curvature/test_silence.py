@@ -1,5 +1,7 @@
 """Nothing in silence: what modules do beside what their class says has the right curvature, or is refused by name."""
 
+from math import isfinite
+
 import pytest
 import torch
 from torch import nn
@@ -425,3 +427,11 @@ def test_gradients_that_are_small_are_compared_too(generator):
     assert _scales(gradients, rightly, factors)
     assert not _scales(gradients, rightly.roll(1, 0), factors)
     assert not _scales(gradients, 1.05 * rightly, factors)
+
+
+@pytest.mark.parametrize("rule", [Diagonal(), sb.Kfac(), Ggn()], ids=str)
+def test_classes_that_are_ruled_out_by_a_sum_are_no_reason_to_refuse(rule):
+    pair = data(4)
+    ruled_out = torch.zeros(CLASSES + 1, dtype=torch.float64).index_fill(0, torch.tensor([CLASSES]), -torch.inf)
+    model = Do(lambda s, x: s.parts[0](x) + ruled_out, [nn.Linear(4, CLASSES + 1)]).double()
+    assert isfinite(evidence(model, pair, rule))
