@@ -193,6 +193,7 @@ def test_which_class_is_taken_for_which_is_counted_where_there_are_few(task, res
     found = held_out(result, task.test)
     taken = result.predict(task.test[0]).classes()
     assert found.confusion[3][5] == int(((task.test[1] == 3) & (taken == 5)).sum())
+    assert found.metrics == pytest.approx(result.evaluate(task.test, by="plug-in"), abs=1e-6)
     assert sum(map(sum, found.confusion)) == found.num_data == len(task.test[1])
     many = nn.Sequential(nn.Flatten(), nn.Linear(task.test[0][0].numel(), 21))
     assert held_out(sb.fit(many, task.train, epochs=1, progress=False), task.test).confusion == ()
