@@ -9,6 +9,7 @@ import argparse
 import ast
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -167,9 +168,15 @@ def _heed_interrupts() -> None:
 
 
 def asked_for(folder: str, mutant: Mutant | None = None) -> list[str]:
-    """The tests of a part, those that are named after the file of a mutant first, and after them the contracts."""
-    own = [] if mutant is None else [f"tests/{folder}/test_{mutant.path.stem}.py"]
-    return [*(name for name in own if (ROOT / name).exists()), f"tests/{folder}", "tests/contracts"]
+    """The tests of a part, those that name the file of a mutant or are named after it first, and after them the contracts."""
+    own = list[str]()
+    if mutant is not None:
+        stem = mutant.path.stem
+        named = re.compile(rf"\b{folder}\.{stem}\b|\b{folder} import .*\b{stem}\b")
+        files = sorted((ROOT / "tests" / folder).glob("test_*.py"), key=lambda path: path.stem != f"test_{stem}")
+        found = [path for path in files if path.stem == f"test_{stem}" or named.search(path.read_text())]
+        own = [str(path.relative_to(ROOT)) for path in found]
+    return [*own, f"tests/{folder}", "tests/contracts"]
 
 
 def main() -> int:

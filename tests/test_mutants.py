@@ -1,6 +1,6 @@
 """The command that changes the library, itself."""
 
-from tests.mutants import Finder
+from tests.mutants import ROOT, Finder, Mutant, asked_for
 
 SOURCE = """
 LIMIT = 1
@@ -26,3 +26,12 @@ def test_operators_numbers_and_names_are_changed_one_by_one(tmp_path):
         "return -total if is_on else total",
     }  # fmt: skip
     assert not found & {line.strip() for line in lines}
+
+
+def test_tests_that_name_a_file_are_run_first():
+    tests = asked_for("training", Mutant(ROOT / "symbayes/training/scale.py", 1, 0, 0, ""))
+    assert tests[0] == "tests/training/test_scale.py"
+    assert tests[-2:] == asked_for("training") == ["tests/training", "tests/contracts"]
+    of_modes = asked_for("training", Mutant(ROOT / "symbayes/training/modes.py", 1, 0, 0, ""))
+    assert "tests/training/test_augmentations.py" in of_modes
+    assert "tests/training/test_scale.py" not in of_modes

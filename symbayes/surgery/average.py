@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from symbayes.groups.lie import Colours, Images, LieGroup, Points, Product, Sequences
 from symbayes.invariance.orbit_average import OrbitAverage
+from symbayes.surgery.graphs import module_of
 
 
 @torch.no_grad()
@@ -33,7 +34,7 @@ def written_out(name: str, average: OrbitAverage, shape: tuple[int, ...]) -> nn.
     writer.root.add_module("net", average.net)
     outputs = writer.call("unflatten", writer.graph.call_module("net", (batch,)), 0, (-1, average.samples))
     writer.graph.output(writer.call("mean", outputs, 1))
-    plain = fx.GraphModule(writer.root, writer.graph)
+    plain = module_of(writer.root, writer.graph)
     plain.training = average.training
     return plain
 

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from symbayes.curvature.evaluate import evaluating
 from symbayes.surgery.calls import count, difference, outputs_of, replace
 from symbayes.surgery.channels import SAME, UNFIT
+from symbayes.surgery.graphs import module_of
 
 #: A call of a module: its name, and how many came before.
 _Call = tuple[str, int]
@@ -274,7 +275,7 @@ def _nothing(module: nn.Module, output: Any, seen: Tensor | None = None) -> nn.M
         return graph.call_method("new_zeros", (inputs, sizes))
 
     graph.output(_mapped(output, zeros))
-    return _saying(fx.GraphModule(nn.Module(), graph), module)
+    return _saying(module_of(nn.Module(), graph), module)
 
 
 def _saying(other: fx.GraphModule, module: nn.Module) -> nn.Module:

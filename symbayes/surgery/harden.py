@@ -37,6 +37,7 @@ from symbayes.likelihoods.positions import AtPositions
 from symbayes.models import AllConv
 from symbayes.surgery.average import written_out
 from symbayes.surgery.calls import CONVOLUTIONS, Shapes, count, difference, observe, operations, outputs_of, replace, shapes_of
+from symbayes.surgery.graphs import module_of
 from symbayes.surgery.prune import Pruned, pruned
 from symbayes.surgery.relax import OnGrid
 
@@ -303,7 +304,7 @@ def _fold(name: str, layer: RelaxedLayer, kept: dict[str, str], shapes: Shapes) 
         module = next(root.children())
     else:
         graph.output(reduce(lambda a, b: graph.call_function(operator.add, (a, b)), terms))
-        module = fx.GraphModule(root, graph)
+        module = module_of(root, graph)
     return module.train(layer.training)
 
 
@@ -402,7 +403,7 @@ def _without_classes(model: nn.Module) -> nn.Module:
             graph = fx.Graph()
             fibres = graph.call_method("unflatten", (graph.placeholder("inputs"), 1, (-1, module.order)))
             graph.output(graph.call_method("amax" if module.by == "max" else "mean", (fibres, 2)))
-            model = replace(model, name, fx.GraphModule(nn.Module(), graph))
+            model = replace(model, name, module_of(nn.Module(), graph))
     for name, module in list(model.named_modules()):
         if isinstance(module, OnGrid):
             inner = list(module.layer.children()) if type(module.layer) is nn.Sequential else [module.layer]

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.curvature.blocks import KroneckerBlock
-from symbayes.curvature.capture import Capture
+from symbayes.curvature.capture import Capture, refuse_unused
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.ggn import Ggn
@@ -452,6 +452,11 @@ def test_a_trainable_tensor_that_nothing_covers_is_refused_by_name(kind, message
         run(model, torch.randn(2, 3))
     model.extra.requires_grad_(False)
     assert set(run(model, torch.randn(2, 3)).blocks) == {"used.weight", "used.bias"}
+
+
+def test_what_is_not_used_is_named_whoever_asks():
+    with pytest.raises(RuntimeError, match="'extra' is trainable, but the outputs of the model do not depend on it"):
+        refuse_unused(Partial("free"), ("used.weight", "extra"), torch.randn(2, 3))
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.curvature.blocks import DenseBlock, Factor, KroneckerBlock, decompose, negligible
+from symbayes.curvature.blocks import DenseBlock, Factor, KroneckerBlock, cholesky, decompose, negligible
 from symbayes.curvature.rule import BlockCurvature
 from symbayes.errors import NotFiniteError
 
@@ -105,3 +105,23 @@ def test_log_determinants_of_many_precisions_go_at_once():
     one_by_one = BlockCurvature(kinds(torch.float64), torch.zeros(()), "by hand", None)
     wanted = [one_by_one.log_det(dict.fromkeys(one_by_one.blocks, precision)) for precision in grid]
     assert_close(found, torch.stack(wanted))
+
+
+@pytest.mark.parametrize("entries", [[[1.0, 2.0], [2.0, 1.0]], [[torch.inf, 0.0], [0.0, 1.0]]])
+def test_a_factor_of_what_is_not_positive_or_not_finite_is_refused(entries):
+    assert_close(cholesky(torch.tensor([[4.0, 2.0], [2.0, 2.0]])), torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
+    with pytest.raises(NotFiniteError, match="must be on scales that double precision can add up"):
+        cholesky(torch.tensor(entries))
+
+
+def test_vectors_that_are_not_at_right_angles_are_found_again_in_double_precision(monkeypatch, generator):
+    rightly = torch.linalg.eigh
+
+    def doubtful(matrices):
+        values, vectors = rightly(matrices)
+        return values, vectors if matrices.dtype == torch.float64 else vectors.roll(1, 1) + vectors
+
+    monkeypatch.setattr(torch.linalg, "eigh", doubtful)
+    found = Factor(factor(2, 4, generator).matrices.float(), False, "weight")
+    decompose([DenseBlock(found)], vectors=True)
+    assert_close(found.eigenvectors @ torch.diag_embed(found.eigenvalues) @ found.eigenvectors.mT, found.matrices)

@@ -14,6 +14,7 @@ from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
 from symbayes.layers.factored import FactoredPath
+from symbayes.layers.patches import pays
 from symbayes.layers.relaxed import RelaxedLayer
 from symbayes.layout import Hyperparameter
 from symbayes.likelihoods.classes import Bernoulli, Categorical
@@ -67,6 +68,18 @@ def test_reduce_is_exact_for_a_linear_map_that_is_averaged_over_positions(genera
     likelihood = Gaussian().double().requires_grad_(False)
     wanted = dense_ggn(model, inputs, lambda f: torch.eye(2, dtype=f.dtype))
     for name, block in curvature_of(Kfac(sharing="reduce"), model, inputs, likelihood, targets).blocks.items():
+        assert_close(block.dense(), wanted[name, name])
+
+
+def test_reduce_is_exact_for_filters_whose_patches_are_many(generator):
+    # So many that without `reduce` their moment is taken without forming them.
+    model = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
+    inputs = torch.randn(6, 2, 16, 16, generator=generator, dtype=torch.float64)
+    assert pays(inputs)
+    likelihood = Gaussian().double().requires_grad_(False)
+    wanted = dense_ggn(model, inputs, lambda f: torch.eye(2, dtype=f.dtype))
+    found = curvature_of(Kfac(sharing="reduce"), model, inputs, likelihood, torch.zeros(6, 2, dtype=torch.float64))
+    for name, block in found.blocks.items():
         assert_close(block.dense(), wanted[name, name])
 
 

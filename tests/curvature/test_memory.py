@@ -6,6 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
+from symbayes.curvature import kfac
 from symbayes.curvature.ggn import products_of
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.memory import bytes_of_datum, factor_numbers, fixed_bytes, memory_budget, within_budget
@@ -76,6 +77,29 @@ def test_what_a_datum_takes_is_what_maps_and_autograd_hold(generator):
     numbers = 64 + 3 * 6 * 64 + 3
     assert 0.9 * numbers * 8 < bytes_of_datum(model, data.inputs[:2]) / 3 < 1.6 * numbers * 8
     assert bytes_of_datum(model, data.inputs[:2]) == pytest.approx(bytes_of_datum(model, data.inputs[:8]), rel=0.05)
+
+
+class Constant(nn.Module):
+    """Has a tensor that belongs to no map, and gives it for all data."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
+
+    def forward(self, inputs):
+        return self.weight.expand(len(inputs), 3)
+
+
+def test_outputs_count_where_nothing_else_is_held(generator):
+    assert bytes_of_datum(Constant(3), points(generator).inputs[:2]) == 3 * 3 * 8
+
+
+@pytest.mark.parametrize(("shape", "largest"), [((1, 3), 7), ((3,), 90)])
+def test_tensors_with_an_axis_for_the_data_do_not_hold_gradients_of_single_data(shape, largest, generator, monkeypatch):
+    monkeypatch.setattr(kfac, "data_at_once", lambda model, data: 7)
+    data = points(generator)
+    Kfac().curvature(Constant(*shape), data, Categorical())
+    assert max(data.sizes) == largest
 
 
 def test_factors_are_counted(generator):

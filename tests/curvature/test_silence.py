@@ -1,5 +1,7 @@
 """Nothing in silence: what modules do beside what their class says has the right curvature, or is refused by name."""
 
+from math import isfinite
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,8 @@ from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.curvature import Diagonal, Ekfac, Ggn, Lanczos, Preconditioned, Subsets, TangentKernel
+from symbayes.curvature.capture import _scales
+from symbayes.curvature.check import COUNT, _same_outputs
 from symbayes.curvature.ggn import products_of
 from symbayes.data.source import TensorSource
 from symbayes.evidence.evidence import evidence_at
@@ -263,6 +267,16 @@ def test_a_model_whose_data_see_each_other_is_refused(name, rule):
         evidence(COUPLED[name]().double(), data(4), EVERY[rule])
 
 
+@pytest.mark.parametrize("rule", [Diagonal(), sb.Kfac(), Ggn(), Lanczos()], ids=str)
+def test_a_model_whose_data_see_each_other_in_large_batches_is_refused(rule):
+    def centred(s, x):
+        return s.parts[0](x) - (s.parts[0](x).mean(0) if len(x) > COUNT else 0)
+
+    inputs = torch.randn(2 * COUNT, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with pytest.raises(RuntimeError, match=r"must not depend on the other data of its batch|matters to the outputs of others"):
+        evidence(Do(centred, [nn.Linear(4, CLASSES)]).double(), (inputs, torch.arange(len(inputs)) % CLASSES), rule)
+
+
 @pytest.mark.parametrize("rule", EVERY)
 def test_a_model_that_draws_while_it_evaluates_is_refused(rule):
     model = Do(lambda s, x: functional.dropout(s.parts[0](x), 0.5, training=True), [nn.Linear(4, CLASSES)]).double()
@@ -396,3 +410,28 @@ def test_the_bound_of_a_model_whose_data_see_each_other_is_refused_in_a_loop_of_
     variational = objective.family.over(model)
     with pytest.raises(RuntimeError, match="must not depend on the other data of its batch"):
         objective.evidence(model, variational, pair, sb.Categorical(), sb.TensorwisePrior(model))
+
+
+def test_outputs_are_the_same_up_to_rounding_of_what_all_data_have():
+    differences = torch.linspace(-0.01, 0.01, 8)[:, None]
+    near, far = 1e4 + differences, 1e-4 + differences
+    assert _same_outputs(near + 1e-3, near)
+    assert not _same_outputs(near + 0.1, near)
+    assert not _same_outputs(far + 1e-3, far)
+    assert not _same_outputs(near[:4], near)
+
+
+def test_gradients_that_are_small_are_compared_too(generator):
+    gradients, factors = 1e-3 * torch.randn(6, 4, generator=generator), torch.tensor([1.0, 1.5, 2.0])
+    rightly = gradients * factors.repeat_interleave(2)[:, None]
+    assert _scales(gradients, rightly, factors)
+    assert not _scales(gradients, rightly.roll(1, 0), factors)
+    assert not _scales(gradients, 1.05 * rightly, factors)
+
+
+@pytest.mark.parametrize("rule", [Diagonal(), sb.Kfac(), Ggn()], ids=str)
+def test_classes_that_are_ruled_out_by_a_sum_are_no_reason_to_refuse(rule):
+    pair = data(4)
+    ruled_out = torch.zeros(CLASSES + 1, dtype=torch.float64).index_fill(0, torch.tensor([CLASSES]), -torch.inf)
+    model = Do(lambda s, x: s.parts[0](x) + ruled_out, [nn.Linear(4, CLASSES + 1)]).double()
+    assert isfinite(evidence(model, pair, rule))

@@ -9,6 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
+from symbayes.curvature import sums
+from symbayes.curvature.check import check_capture
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kernel import Subsets, TangentKernel
@@ -162,6 +164,33 @@ def test_two_passes_give_the_gradient_of_one_with_a_graph(rule, net, generator):
     with torch.no_grad():  # as in training: gradients are switched on where they are needed, and nowhere else
         (parts,) = evidence_gradient(model, data, Categorical(), TensorwisePrior(model, 0.7), rule=RULES[rule])
     assert_close(parts, whole)
+
+
+class Dropped(nn.Module):
+    """Calls a layer once more than it needs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(2, 4), nn.Linear(4, 3)
+
+    def forward(self, points):
+        self.layer(2 * points)
+        return self.head(self.layer(points).tanh()).mean(1)
+
+
+def test_gradients_go_past_a_call_that_leads_nowhere(generator):
+    model = OrbitAverage(Dropped(), affine2d(on="points").starting(0.3), samples=4).double()
+    data = torch.randn(12, 5, 2, generator=generator, dtype=torch.float64), torch.arange(12) % 3
+    (found,) = torch.autograd.grad(evidence(model, data, RULES["diagonal"]).total, model.orbit.value)
+    assert_close(found, by_differences(model, data, RULES["diagonal"]), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_is_compared_with_torch_once(generator, monkeypatch):
+    checked = []
+    monkeypatch.setattr(sums, "check_capture", lambda *args: checked.append(1) or check_capture(*args))
+    model, data = problem("convolutions", generator)
+    evidence_gradient(model, data, Categorical(), TensorwisePrior(model, 0.7), rule=Kfac(batch_size=5))
+    assert checked == [1]  # not in the passes that are differentiated in
 
 
 def test_random_batches_give_the_gradient_on_average(generator):

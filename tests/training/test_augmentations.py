@@ -26,6 +26,7 @@ from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.positions import PerPosition
 from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
+from symbayes.training import augmentations as module
 from symbayes.training.augmentations import (
     Augmentations,
     Candidate,
@@ -266,6 +267,14 @@ def test_time_may_be_reversed_where_sides_do_not_matter():
     assert share == pytest.approx(0.5, abs=0.12)
     with pytest.raises(KeyError, match="There is no candidate 'mirror_x'; there are time_reversal"):
         found["middle"]["mirror_x"]
+
+
+def test_averages_that_are_compared_are_held_as_they_were_given(monkeypatch):
+    found = []
+    monkeypatch.setattr(module, "judge", lambda problem, *rest: found.append(problem.model.discrete) or judge(problem, *rest))
+    inputs, targets = sequences(60, 0)
+    augmentations(make, (inputs, targets["middle"]), candidates=["time_reversal"], epochs=4, repeats=1, progress=False)
+    assert [held.value.tolist() for held in found] == [[], [0.5]]
 
 
 def test_extents_are_learned_and_judged_by_what_is_lost_without_them():

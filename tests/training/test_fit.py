@@ -56,6 +56,15 @@ def test_without_a_terminal_ten_lines_say_how_far_it_is(epochs, said, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_on_a_terminal_there_is_a_bar_that_goes(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    sb.fit(network(), blobs(), objective=sb.Map(sb.Kfac()), epochs=3)
+    said = capsys.readouterr().err
+    assert "3/3" in said
+    assert said.endswith("\x1b[1A\x1b[2K")  # up a line, and it is wiped
+
+
 def test_the_same_seed_gives_the_same_result():
     first, second, other = (sb.fit(network(), blobs(), seed=seed, **QUICK) for seed in (3, 3, 4))
     assert first.log_evidence == second.log_evidence

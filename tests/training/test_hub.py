@@ -187,3 +187,13 @@ def test_a_repository_is_checked_before_anything_is_computed(result, hub, repo, 
     monkeypatch.setattr(type(result), "save", lambda *_: pytest.fail("it was saved"))
     with pytest.raises(ValueError, match="must be 'owner/name'"):
         result.push_to_hub(repo)
+
+
+def test_which_class_is_taken_for_which_is_counted_where_there_are_few(task, result):
+    found = held_out(result, task.test)
+    taken = result.predict(task.test[0]).classes()
+    assert found.confusion[3][5] == int(((task.test[1] == 3) & (taken == 5)).sum())
+    assert found.metrics == pytest.approx(result.evaluate(task.test, by="plug-in"), abs=1e-6)
+    assert sum(map(sum, found.confusion)) == found.num_data == len(task.test[1])
+    many = nn.Sequential(nn.Flatten(), nn.Linear(task.test[0][0].numel(), 21))
+    assert held_out(sb.fit(many, task.train, epochs=1, progress=False), task.test).confusion == ()

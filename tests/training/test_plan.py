@@ -1,5 +1,6 @@
 """What a fit will need: counted, against what it holds."""
 
+import pytest
 import torch
 from torch import nn
 from typer.testing import CliRunner
@@ -8,6 +9,7 @@ import symbayes as sb
 from symbayes.cli.app import app
 from symbayes.data.source import TensorSource
 from symbayes.training.plan import plan
+from symbayes.training.scale import ScaleSearch
 from symbayes.training.trainer import Problem
 
 
@@ -52,6 +54,14 @@ def test_time_is_measured_and_grows_with_the_data():
     assert found.epoch > 1 + found.factors / 10
     assert found.total > 10 * found.epoch
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_search_looks_at_half_of_the_data_or_fewer():
+    few, many, more = (plan(network(), points(8), n, epochs=20).products for n in (1000, 100_000, 200_000))
+    search = ScaleSearch()
+    trials = (1 + search.tries) * search.steps
+    assert few - many == pytest.approx(trials * (0.5 - search.data / 100_000))
+    assert many - more == pytest.approx(trials * search.data / 200_000)
 
 
 def test_the_command_says_what_is_needed_or_what_is_wrong():

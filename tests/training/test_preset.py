@@ -84,3 +84,12 @@ def test_models_with_extents_have_no_running_factors():
     assert sb.preset(problem(model)).optimiser == PLAIN
     assert sb.preset(problem(network())).optimiser == sb.Optimiser()
     assert sb.preset(problem(network()), sb.Elbo()).optimiser == PLAIN
+
+
+def test_the_same_by_map_has_the_same_steps_and_the_same_judge():
+    usual = sb.preset(problem(network()), epochs=3)
+    by_map = usual.by_map()
+    assert by_map.objective == sb.Map(usual.objective.rule, usual.objective.final_rule)
+    assert (by_map.optimiser, by_map.schedule) == (usual.optimiser, usual.schedule)
+    with pytest.raises(TypeError, match="MAP is judged by the rule of an objective by curvature; Elbo has none"):
+        sb.preset(problem(network()), sb.Elbo(), epochs=3).by_map()

@@ -160,6 +160,18 @@ def test_a_bias_does_not_hide_that_weights_are_off(scale):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(("size", "share", "is_off"), [(30.0, 0.02, True), (30.0, 0.5, False), (0.03, 0.5, False)])
+def test_a_path_is_off_by_what_it_gives_against_the_others(size, share, is_off):
+    layer, model, inputs = dense_and_conv()
+    for path, times in zip(layer.paths.values(), (size, size * share), strict=True):
+        path.bias.zero_()
+        path.weight.mul_(times / float(path(inputs).square().mean().sqrt()))
+    before = layer.paths["conv"].weight.clone()
+    begun(model, inputs)
+    assert torch.equal(layer.paths["conv"].weight, before) != is_off
+
+
+@torch.no_grad()
 def test_blank_inputs_do_not_leave_a_path_on():
     layer, model, inputs = dense_and_conv()
     begun(model, torch.zeros_like(inputs))

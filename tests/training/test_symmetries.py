@@ -1,10 +1,12 @@
 """The table of learned symmetries: shares as in the paper, and words."""
 
+from dataclasses import replace
+
 import pytest
 
 from symbayes.equivariance import LayerSymmetry
 from symbayes.layout import WeightTensor
-from symbayes.training.symmetries import PathRow, Symmetries, symmetries
+from symbayes.training.symmetries import PathRow, Symmetries, headline, symmetries
 
 BREAKS = ("translation",)
 
@@ -198,6 +200,7 @@ def test_the_table_has_errors_and_energies_or_a_dash():
     headings, cells = table.table()
     assert headings[3:5] == ("error", "energy")
     assert [line[3:5] for line in cells] == [("23 %", "82 %"), ("–", "18 %")]
+    assert [line[:2] for line in cells] == [("a", "conv"), ("", "dense")]
     bare = symmetries(tensors(), dict.fromkeys(EFFECTIVE, 4.0), EFFECTIVE)
     assert all(line[3:5] == ("–", "–") for line in bare.table()[1])
 
@@ -216,3 +219,16 @@ def test_shares_over_layers_are_those_of_table_3():
 def test_a_layer_that_uses_nothing_is_shared_evenly():
     table = symmetries(tensors(), dict.fromkeys(EFFECTIVE, 1.0), dict.fromkeys(EFFECTIVE, 0.0))
     assert [row.share for row in table.rows] == [0.5, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        ([0.001, 0.3], "1 of 2 layers keeps p4; not b."),
+        ([0.001, 0.3, 0.002], "2 of 3 layers keep p4; not b."),
+        ([0.3, 0.3], "None of the 2 layers that could choose keeps p4."),
+    ],
+)
+def test_a_sentence_counts_the_layers_that_keep_a_symmetry(errors, said):
+    rows = [row for error in errors for row in measured({"p4": error}, gconv=0.8, dense=0.2).rows]
+    assert headline([replace(row, layer="abc"[at // 2]) for at, row in enumerate(rows)]) == said

@@ -1,6 +1,7 @@
 """Training by the evidence lower bound: what it finds where the answer is known."""
 
 from inspect import unwrap
+from itertools import pairwise
 
 import pytest
 import torch
@@ -85,6 +86,23 @@ def test_hyperparameters_of_a_user_are_learned(annealing):
     schedule = sb.Schedule(epochs=100, batch_size=80, learning_rate=0.05)
     result = sb.fit(model, data, likelihood=sb.Gaussian(0.3), objective=objective, schedule=schedule, progress=False)
     assert result.model.frequency.item() == pytest.approx(2.0, abs=0.05)
+
+
+@pytest.mark.parametrize("every", [1, 3, 4])
+def test_hyperparameters_move_after_so_many_epochs(every):
+    x = torch.linspace(-2, 2, 20)[:, None]
+    model = _Waves(1.6)
+    problem = Problem(model, as_source((x, (2.0 * x).sin()), torch.device("cpu")), sb.Gaussian(0.3), sb.TensorwisePrior(model))
+    objective = sb.Elbo(FullCovariance(), annealing=0.0, hyper_every=every)
+    found = [float(model.frequency.detach())]
+    for _ in train(problem, objective, sb.Schedule(2 * every, 20), generator=torch.Generator().manual_seed(0)):
+        found.append(float(model.frequency.detach()))
+    assert [one != other for one, other in pairwise(found)] == [epoch % every == 0 for epoch in range(1, 2 * every + 1)]
+    # As many epochs as there must be for one step, and one less.
+    list(train(problem, objective, sb.Schedule(every, 20), generator=torch.Generator().manual_seed(0)))
+    if every > 1:
+        with pytest.raises(ValueError, match=rf"so there must be as many; there are {every - 1} of {every - 1}"):
+            list(train(problem, objective, sb.Schedule(every - 1, 20), generator=torch.Generator().manual_seed(0)))
 
 
 def relaxed(targets_shift: bool) -> sb.Result:
