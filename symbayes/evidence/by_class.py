@@ -1,7 +1,7 @@
 """Which classes want more of an invariance, and which less: the gradient of the evidence in extents, class by class.
 
 An extent is one number for all data, at which the pulls of all classes balance. The gradient is a sum over data (through the
-curvature, too: `Replay`), so it can be told which of them pull where: a six wants to be turned less than a zero does.
+curvature, too: `Replay`), so it can be told which of them pull where: turned far enough, a nine is a six.
 """
 
 from dataclasses import dataclass
