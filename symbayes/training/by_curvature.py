@@ -204,9 +204,8 @@ class CurvatureTrainer(Trainer[CurvatureState]):
     def steps(self, state: CurvatureState) -> Steps:
         """What takes the steps of an epoch."""
         callback = None if state.running is None else Callback(state.running.add, self.optimiser.running)
-        step, settled = partial(self.step, state), lambda: state.descent.settled
-        own = (settled, [state.draws], self.problem.model)
-        return steps_for(self.problem.data, self.schedule.batch_size, step, callback, *own)
+        given = (self.problem.data, self.schedule.batch_size, partial(self.step, state), callback)
+        return steps_for(*given, lambda: state.descent.settled, [state.draws], self.problem.model)
 
     def epoch(self, state: CurvatureState) -> Record:
         started = time.perf_counter()
@@ -382,8 +381,7 @@ class AugerinoTrainer(CurvatureTrainer):
     def _step_with_extents(self, state: CurvatureState, batch: Batch) -> Tensor:
         inputs, targets = batch
         loss = -self.problem.likelihood.log_prob(self.problem.model(inputs), targets).sum()
-        extents = torch.cat([loss.new_zeros(0), *(extent.value for extent in state.hyper.extents)])  # or none
-        reward = self.objective.strength * extents.norm()
+        reward = self.objective.strength * torch.cat([loss.new_zeros(0), *(e.value for e in state.hyper.extents)]).norm()
         own, count = [*state.descent.parameters, *state.hyper.parameters], len(state.descent.parameters)
         found = self.problem.data.processes.mean_gradients(loss - len(inputs) * reward, len(inputs), own)
         state.hyper.set(self.objective.extent_rate * state.rate_share)
