@@ -10,6 +10,16 @@ def from_cpu(data, batch_size, step, callback, settled, generators, model):
     return Steps(data, batch_size, step, callback)
 
 
+def captured_into(kept):
+    """Captured steps, which are kept so that one can see whether there are graphs."""
+
+    def make(*given):
+        kept.append(CapturedSteps(*given))
+        return kept[-1]
+
+    return make
+
+
 def replayed(data, batch_size, step, callback, settled, generators, model):
     """Captured steps whose graphs do the work again: all they read must be where they look for it."""
     steps = CapturedSteps(data, batch_size, step, callback, settled, generators, model)

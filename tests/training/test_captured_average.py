@@ -11,9 +11,8 @@ from symbayes.groups.lie import affine2d, constant
 from symbayes.training import by_curvature
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.optimiser import PLAIN
-from symbayes.training.steps import CapturedSteps
 from symbayes.training.trainer import Problem, Schedule
-from tests.replays import from_cpu, replayed
+from tests.replays import captured_into, from_cpu, replayed
 
 
 @pytest.fixture(autouse=True)
@@ -106,12 +105,7 @@ on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are 
 @on_a_card
 def test_captured_steps_of_an_average_are_those_from_the_cpu():
     captured = []
-
-    def noted(*given):
-        captured.append(CapturedSteps(*given))
-        return captured[-1]
-
-    one = learned(noted, device="cuda")
+    one = learned(captured_into(captured), device="cuda")
     assert captured[0]._graphs
     assert_close(one, learned(from_cpu, device="cuda"), rtol=1e-9, atol=1e-12)
     assert_close(constant([[1, 0.5], [0, -2]], torch.empty(0, device="cuda")).cpu(), torch.tensor([[1, 0.5], [0, -2]]))

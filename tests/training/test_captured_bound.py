@@ -14,9 +14,8 @@ from symbayes.priors import TensorwisePrior
 from symbayes.training import elbo
 from symbayes.training.elbo import Elbo
 from symbayes.training.hyper import adam_over, adam_state, load_adam, set_rates
-from symbayes.training.steps import CapturedSteps
 from symbayes.training.trainer import Problem, Schedule
-from tests.replays import from_cpu, replayed
+from tests.replays import captured_into, from_cpu, replayed
 
 DATA = 46  # four batches of ten, and six that are left
 
@@ -103,11 +102,6 @@ on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are 
 @on_a_card
 def test_captured_steps_of_the_bound_are_those_from_the_cpu():
     captured = []
-
-    def noted(*given):
-        captured.append(CapturedSteps(*given))
-        return captured[-1]
-
-    one = learned(noted, device="cuda")
+    one = learned(captured_into(captured), device="cuda")
     assert captured[0]._graphs
     same(one, learned(from_cpu, device="cuda"), rtol=1e-9, atol=1e-12)
