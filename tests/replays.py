@@ -3,7 +3,12 @@
 from functools import partial
 from types import SimpleNamespace
 
+import pytest
+import torch
+
 from symbayes.training.steps import CapturedSteps, Steps
+
+on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are captured on a CUDA device")
 
 
 def from_cpu(data, batch_size, step, callback, settled, generators, model):

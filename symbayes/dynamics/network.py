@@ -222,8 +222,8 @@ class HamiltonianNetwork(nn.Module, DrawsByNumber):
         observables = self.observables
         if observables is None:
             return None
-        fixed = None if self.training else even_amounts(self.measure, self.final_samples, observables.count)
-        amounts = self.draw(1) if fixed is None else fixed  # all data of a pass share them
+        # All data of a pass share what it draws.
+        amounts = self.draw(1) if self.training else even_amounts(self.measure, self.final_samples, observables.count)
         return observables.transformations(amounts.to(next(observables.parameters())))
 
     def __call__(self, states: States) -> States:

@@ -1,14 +1,14 @@
 """Which classes want more of an invariance, and which less: the gradient of the evidence in extents, class by class.
 
-An extent is one number for all data, at which the pulls of all classes balance. The gradient is a sum over data (through the
-curvature, too: `Replay`), so it can be told which of them pull where: turned far enough, a nine is a six.
+An extent is one number for all data, at which the gradients of all classes balance: each is a sum over data, through the
+curvature, too (`Replay`). So classes differ in what they want: turned far enough, a nine is a six.
 """
 
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from symbayes.curvature.evaluate import without_autocast
 from symbayes.curvature.kfac import Kfac
@@ -23,27 +23,27 @@ _PARTS = 4
 
 
 @dataclass(frozen=True)
-class ClassPulls:
+class ClassGradients:
     """∂ log p(D) / ∂ log η by class and extent η, in nats per datum of the class: a tenth more of η gains about a tenth of it.
 
     Args:
         names: Of extents and probabilities.
         classes: Their labels.
         counts: Data in each.
-        pulls: By class and name; above zero where the class wants more than all data together.
+        gradients: By class and name; above zero where the class wants more than all data together.
         errors: Their standard errors, by parts of the class.
     """
 
     names: tuple[str, ...]
     classes: tuple[int, ...]
     counts: tuple[int, ...]
-    pulls: Float[Tensor, "class k"]
+    gradients: Float[Tensor, "class k"]
     errors: Float[Tensor, "class k"]
 
     def _rows(self) -> list[list[str]]:
         found = []
         for place, label in enumerate(self.classes):
-            cells = zip(self.pulls[place].tolist(), self.errors[place].tolist(), strict=True)
+            cells = zip(self.gradients[place].tolist(), self.errors[place].tolist(), strict=True)
             found.append([str(label), str(self.counts[place]), *(f"{number(p, 3)} ± {number(e, 3)}" for p, e in cells)])
         return found
 
@@ -54,17 +54,13 @@ class ClassPulls:
         return html_table(["class", "data", *self.names], self._rows())
 
 
-def pulls_by_class(
-    model: nn.Module, data: Data, prior: Prior, *, rule: Kfac | None = None, generator: Generator | None = None
-) -> ClassPulls:
-    """Which way the evidence of each class pulls every extent that is learned, at the weights and extents there are.
+def gradients_by_class(model: nn.Module, data: Data, prior: Prior) -> ClassGradients:
+    """The gradient of the evidence in every extent that is learned, class by class, at the weights there are; by KFAC.
 
     Args:
         model: Of classes, with extents or probabilities.
-        data: What it was learned from.
+        data: What it was learned from; all of them are held in memory.
         prior: Over its weights.
-        rule: How curvature is estimated; `Kfac()` when None.
-        generator: For rules that sample.
 
     Raises:
         ValueError: If the model has no extents that are learned, or a class has fewer than eight data.
@@ -80,28 +76,28 @@ def pulls_by_class(
     for label, own in members.items():
         if len(own) < 2 * _PARTS:
             raise ValueError(
-                f"Every class must have {2 * _PARTS} data or more for its pull to be told; class {label} has {len(own)}. "
+                f"Every class must have {2 * _PARTS} data or more for its gradient to be told; class {label} has {len(own)}. "
                 "Leave it out, or join it with another."
             )
     values: list[Tensor] = [module.value for module in modules]
     with without_autocast():
         with torch.no_grad():
-            curvature = (rule or Kfac()).curvature(model, source, Categorical(), generator=generator)
+            curvature = Kfac().curvature(model, source, Categorical())
         replay = curvature.replay
         assert replay is not None
         precisions = {name: precision.detach() for name, precision in prior.precisions().items()}
         slopes, found = replay.slopes(precisions), []
         for own in members.values():
             parts = [own[part::_PARTS] for part in range(_PARTS)]
-            pulls = []
+            found_in = []
             for part in parts:
                 some = TensorSource(inputs[part], targets[part], inputs.device, in_order=False)
                 term = replay.term(some, slopes, 1 / len(part))
                 slope = torch.autograd.grad(term, values, allow_unused=True, materialize_grads=True)
-                pulls.append(torch.cat([g.flatten() * v.detach().flatten() for g, v in zip(slope, values, strict=True)]))
+                found_in.append(torch.cat([g.flatten() * v.detach().flatten() for g, v in zip(slope, values, strict=True)]))
             sizes = torch.tensor([len(part) for part in parts], dtype=torch.float64)
-            each = torch.stack(pulls).double().cpu()
+            each = torch.stack(found_in).double().cpu()
             found.append(((sizes[:, None] * each).sum(0) / sizes.sum(), each.std(0) / _PARTS**0.5))
     means, errors = (torch.stack(column) for column in zip(*found, strict=True))
     names = tuple(name for module in modules for name in module.names)
-    return ClassPulls(names, tuple(map(int, labels)), tuple(len(own) for own in members.values()), means, errors)
+    return ClassGradients(names, tuple(map(int, labels)), tuple(len(own) for own in members.values()), means, errors)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symbayes.groups.lie import Generator, Images, padding_named, pixels
+from symbayes.groups.lie import Generator, Images, constant, padding_named, pixels
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,9 @@ class Deformations(Images):
         """Where every pixel of T x is read in x: x and y, from −1 at one edge to 1 at the other."""
         h, w = shape
         grid = pixels((w, h), coefficients)
-        found = []
-        for axis, side in enumerate((w, h)):
-            own = [place for place, wave in enumerate(self.waves) if wave.axis == axis]
-            if not own:
-                found.append(grid[..., axis].expand(*coefficients.shape[:-1], h, w))
-                continue
-            fields = torch.stack([_field(self.waves[place], grid) for place in own])
-            amounts = torch.stack([coefficients[..., place] for place in own], -1)
-            found.append(grid[..., axis] + torch.einsum("...k,khw->...hw", amounts, fields) * (max(h, w) / side))
-        return torch.stack(found, -1)
+        fields = torch.stack([_field(wave, grid) for wave in self.waves])
+        halves = constant([max(h, w) / w, max(h, w) / h], coefficients)  # of the larger side, in those of each
+        return grid + torch.einsum("...k,khwa->...hwa", coefficients, fields) * halves
 
     @property
     def waves(self) -> tuple[Wave, ...]:
@@ -88,6 +81,7 @@ def _band(band: int) -> list[Wave]:
     ]
 
 
-def _field(wave: Wave, grid: Float[Tensor, "h w 2"]) -> Float[Tensor, "h w"]:
-    cosines = [torch.cos(pi * halves * (grid[..., axis] + 1) / 2) for axis, halves in enumerate(wave.halves)]
-    return wave.size * cosines[0] * cosines[1]
+def _field(wave: Wave, grid: Float[Tensor, "h w 2"]) -> Float[Tensor, "h w 2"]:
+    along_x, along_y = (torch.cos(pi * halves * (grid[..., axis] + 1) / 2) for axis, halves in enumerate(wave.halves))
+    height = wave.size * along_x * along_y
+    return torch.stack([height if axis == wave.axis else torch.zeros_like(height) for axis in range(2)], -1)

@@ -24,7 +24,7 @@ from symbayes.data.source import Data, inputs_for, source_for
 from symbayes.data.storage import DAMAGE
 from symbayes.equivariance import LayerSymmetry, measure_layers
 from symbayes.errors import NoPosteriorError, NotFiniteError
-from symbayes.evidence.by_class import ClassPulls, pulls_by_class
+from symbayes.evidence.by_class import ClassGradients, gradients_by_class
 from symbayes.evidence.evidence import laplace_evidence
 from symbayes.groups.group import Group
 from symbayes.invariance.augmentation import LearnedAugmentation, learned_augmentation
@@ -158,8 +158,8 @@ class Result:
         """
         return learned_augmentation(self.model)
 
-    def pulls_by_class(self, data: Data) -> ClassPulls:
-        """Which classes want more of each invariance that was learned, and which less, by the evidence (`ClassPulls`).
+    def gradients_by_class(self, data: Data) -> ClassGradients:
+        """Which classes want more of each invariance that was learned, and which less, by the evidence (`ClassGradients`).
 
         Args:
             data: What was learned from, of classes.
@@ -169,7 +169,7 @@ class Result:
         """
         if not isinstance(self.likelihood, Categorical):
             raise ValueError(f"Targets must be classes, as of Categorical; got {type(self.likelihood).__name__}.")
-        return pulls_by_class(self.model, data, self.prior)
+        return gradients_by_class(self.model, data, self.prior)
 
     def __repr__(self) -> str:
         """In a line: `symmetries`, `evidence` and `history` say the rest."""

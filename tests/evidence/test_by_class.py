@@ -1,4 +1,4 @@
-"""Pulls of classes: they add up to the gradient of the evidence, and say which class wants more."""
+"""Gradients of classes: they add up to the gradient of the evidence, and say which class wants more."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.evidence.by_class import pulls_by_class
+from symbayes.evidence.by_class import gradients_by_class
 from symbayes.groups.lie import affine2d
 
 
@@ -20,10 +20,10 @@ def problem(n=60):
 
 def test_they_add_up_to_the_gradient_of_the_evidence():
     model, data, prior = problem()
-    found = pulls_by_class(model, data, prior)
+    found = gradients_by_class(model, data, prior)
     (whole,) = sb.evidence_gradient(model, data, sb.Categorical(), prior)
     counts = torch.tensor(found.counts, dtype=torch.float64)
-    assert_close(counts @ found.pulls, (whole * model.orbit.value).detach(), rtol=1e-9, atol=1e-12)
+    assert_close(counts @ found.gradients, (whole * model.orbit.value).detach(), rtol=1e-9, atol=1e-12)
     assert found.names == ("rotation", "scale_x")
     assert found.classes == (0, 1, 2)
     assert found.counts == (20, 20, 20)
@@ -31,7 +31,7 @@ def test_they_add_up_to_the_gradient_of_the_evidence():
 
 
 def test_a_class_that_was_turned_wants_to_be_turned_more_than_one_that_was_not():
-    """Two bars, of which one lies at any angle; a third class is told by lying as the other bar stands."""
+    """A cross at any angle, a bar that lies, and one that stands."""
     generator = torch.Generator().manual_seed(0)
     bars = torch.zeros(3, 1, 7, 7)
     bars[0, 0, 3, 1:6] = bars[0, 0, 1:6, 3] = 1  # a cross, turned
@@ -47,14 +47,14 @@ def test_a_class_that_was_turned_wants_to_be_turned_more_than_one_that_was_not()
     model.orbit.requires_grad_(False)
     result = sb.fit(model, (images, labels), objective=sb.Laplace(), epochs=40, progress=False)
     model.orbit.requires_grad_(True)
-    pulls = result.pulls_by_class((images, labels)).pulls[:, 0]
-    assert pulls[0] > pulls[1:].max()
-    assert pulls[1:].max() < 0
+    found = result.gradients_by_class((images, labels)).gradients[:, 0]
+    assert found[0] > found[1:].max()
+    assert found[1:].max() < 0
 
 
 def test_they_are_written_as_a_table():
     model, data, prior = problem()
-    found = pulls_by_class(model, data, prior)
+    found = gradients_by_class(model, data, prior)
     lines = str(found).splitlines()
     assert lines[0].split() == ["class", "data", "rotation", "scale_x"]
     assert len(lines) == 4
@@ -64,12 +64,12 @@ def test_they_are_written_as_a_table():
 
 def test_what_cannot_be_told_is_refused():
     model, data, prior = problem(18)
-    with pytest.raises(ValueError, match="Every class must have 8 data or more for its pull to be told; class 0 has 6"):
-        pulls_by_class(model, data, prior)
+    with pytest.raises(ValueError, match="Every class must have 8 data or more for its gradient to be told; class 0 has 6"):
+        gradients_by_class(model, data, prior)
     net = nn.Sequential(nn.Flatten(), nn.Linear(25, 3))
     with pytest.raises(ValueError, match="must have extents or probabilities that are learned; it has none"):
-        pulls_by_class(net, data, sb.TensorwisePrior(net))
+        gradients_by_class(net, data, sb.TensorwisePrior(net))
     values = torch.randn(20, 2), torch.randn(20, 1)
     line = sb.fit(nn.Linear(2, 1), values, likelihood=sb.Gaussian(), objective=sb.Map(), epochs=1, progress=False)
     with pytest.raises(ValueError, match="Targets must be classes, as of Categorical; got Gaussian"):
-        line.pulls_by_class(values)
+        line.gradients_by_class(values)

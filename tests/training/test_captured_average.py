@@ -12,13 +12,9 @@ from symbayes.training import by_curvature
 from symbayes.training.by_curvature import Laplace
 from symbayes.training.optimiser import PLAIN
 from symbayes.training.trainer import Problem, Schedule
-from tests.replays import captured_into, from_cpu, replayed
+from tests.replays import captured_into, from_cpu, on_a_card, replayed
 
-
-@pytest.fixture(autouse=True)
-def types_are_checked_without_draws(monkeypatch):
-    """Checks of types in tests draw which entries they look at, and steps that draw on the CPU are not captured."""
-    monkeypatch.setattr("random.getstate", lambda: 0)
+pytestmark = pytest.mark.usefixtures("types_without_draws")
 
 
 def learned(steps, device="cpu", dtype=torch.float64, epochs=8, within=lambda model: model, **settings):
@@ -74,11 +70,10 @@ def test_every_pass_of_a_step_has_draws_of_its_own():
 def test_an_epoch_that_breaks_off_leaves_nothing_behind():
     average = sb.OrbitAverage(nn.Flatten(), affine2d("rotation"), samples=2)
     data = as_source((torch.randn(60, 1, 5, 5), torch.zeros(60)), torch.device("cpu"))
-    steps, breaks = [], False
+    breaks = False
 
     def step(batch):
         average(batch[0])
-        steps.append(average.passes)
         if breaks:
             raise KeyboardInterrupt
         return torch.zeros(())
@@ -97,9 +92,6 @@ def test_an_epoch_that_breaks_off_leaves_nothing_behind():
 def test_constants_are_the_numbers():
     like = torch.empty(0, dtype=torch.float64)
     assert_close(constant([[1, 0.5], [0, -2]], like), torch.tensor([[1, 0.5], [0, -2]], dtype=torch.float64))
-
-
-on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are captured on a CUDA device")
 
 
 @on_a_card

@@ -15,15 +15,12 @@ from symbayes.training import elbo
 from symbayes.training.elbo import Elbo
 from symbayes.training.hyper import adam_over, adam_state, load_adam, set_rates
 from symbayes.training.trainer import Problem, Schedule
-from tests.replays import captured_into, from_cpu, replayed
+from tests.replays import captured_into, from_cpu, on_a_card, replayed
 
 DATA = 46  # four batches of ten, and six that are left
 
 
-@pytest.fixture(autouse=True)
-def types_are_checked_without_draws(monkeypatch):
-    """Checks of types in tests draw which entries they look at, and steps that draw on the CPU are not captured."""
-    monkeypatch.setattr("random.getstate", lambda: 0)
+pytestmark = pytest.mark.usefixtures("types_without_draws")
 
 
 def learned(steps, device="cpu", dtype=torch.float64, epochs=6, **settings):
@@ -94,9 +91,6 @@ def test_memories_of_adam_come_back_in_the_precision_of_their_parameter():
     other.grad = torch.ones(3, dtype=torch.float64)
     anew.step()
     assert other.dtype == torch.float64
-
-
-on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are captured on a CUDA device")
 
 
 @on_a_card

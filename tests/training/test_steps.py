@@ -12,6 +12,7 @@ from symbayes.data.source import as_source
 from symbayes.data.transform import FlipCrop
 from symbayes.training.optimiser import PATIENCE, ProximalAdam
 from symbayes.training.steps import Callback, CapturedSteps, Steps, _nothing_collected, steps_for
+from tests.replays import on_a_card
 
 CPU = torch.device("cpu")
 
@@ -103,9 +104,6 @@ def test_garbage_is_collected_before_a_capture_and_not_during_it(enabled):
     finally:
         gc.set_threshold(*thresholds)
         (gc.enable if was else gc.disable)()
-
-
-on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are captured on a CUDA device")
 
 
 @on_a_card
