@@ -17,7 +17,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from papers.rows import Figures, Options, Paper, TextTable, check_names, shares, whole_numbers
-from symbayes.dynamics.denoising import Denoised
+from symbayes.dynamics.denoising import as_seen
 from symbayes.dynamics.discover import find_terms
 from symbayes.dynamics.phase import Observable, gradient
 from symbayes.dynamics.quantity import Quantity
@@ -276,8 +276,7 @@ def figures(case: Case, motion: Trajectories, noise: float, seed: int) -> Figure
 
 def true_variation(quantity: Quantity, motion: Trajectories) -> float:
     """How far a quantity varies along motion without noise, relative to its spread."""
-    zeros = torch.zeros_like(motion.states)
-    return judge(quantity, Denoised(motion, zeros[0, 0], zeros, 1.0)).variation
+    return judge(quantity, as_seen(motion)).variation
 
 
 def is_law(quantity: Quantity, case: Case, motion: Trajectories) -> bool:

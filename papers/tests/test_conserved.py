@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from papers import noether
@@ -62,6 +63,12 @@ def test_the_demo_runs_from_the_command_line(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "learned symmetries" in result.output
     assert "conserved quantit" in (tmp_path / "report.html").read_text()
+
+
+def test_the_error_of_training_is_what_the_nll_says():
+    errors = 0.002 * torch.ones(5, 2, dtype=torch.float64)
+    nll = -torch.distributions.Normal(0.0, noether.NOISE).log_prob(errors.sqrt()).sum(1).mean()
+    assert noether.train_error({"system": "oscillator", "nll": float(nll)}) == pytest.approx(0.002)
 
 
 def test_rows_of_the_paper_are_kept_with_their_command(tmp_path):

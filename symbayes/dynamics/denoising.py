@@ -45,6 +45,12 @@ class Denoised:
     is_coarse: bool = False
 
 
+def as_seen(seen: Trajectories) -> Denoised:
+    """States as they were seen, as if there were no noise in them."""
+    states = seen.states.double()
+    return Denoised(replace(seen, states=states, targets=None), torch.zeros(states.shape[2]).double(), 0 * states, 1.0)
+
+
 def denoised(seen: Trajectories, noise: Float[Tensor, " m"] | None = None) -> Denoised:
     """The smooth motion behind noisy states.
 

@@ -28,7 +28,7 @@ from symbayes.dynamics.systems import system as by_name
 from symbayes.dynamics.tables import load_trajectories
 from symbayes.dynamics.terms import Sum, Terms, candidates
 from symbayes.dynamics.trajectories import Scaling, Trajectories
-from symbayes.dynamics.verdict import ENOUGH, Verdict, controlled, judge
+from symbayes.dynamics.verdict import ENOUGH, Verdict, controlled, judge_either_way
 from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
 from symbayes.training.deterministic import deterministic_algorithms
@@ -139,7 +139,7 @@ def find_terms(
     verdicts: list[Verdict] = []
 
     def holds(found: Sum) -> bool:
-        verdict = judge(found, other)
+        verdict = judge_either_way(found, rest, other)
         if few and not verdict.reason:
             verdict = replace(verdict, probability=0.0, p_value=1.0, reason="nearly all trajectories repeat the same few")
         verdicts.append(verdict)

@@ -103,6 +103,13 @@ def _scale(rows: Rows) -> Amounts:
     return torch.from_numpy(REACH * rows)
 
 
+#: What hidden units do, and its slope, by name.
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "softplus": (functional.softplus, torch.sigmoid),
+    "elu": (functional.elu, lambda before: before.clamp(max=0).exp()),
+}
+
+
 class Perceptron(nn.Module):
     """F(x) = wᵀ softplus(… softplus(W₁ x + b₁) …), which is as smooth as motion; without a last bias, as an energy has no zero.
 
@@ -110,13 +117,25 @@ class Perceptron(nn.Module):
         size: Numbers of a state.
         width: Of hidden layers.
         hidden: How many there are.
+        activation: "softplus", or "elu", whose slope has kinks.
         generator: For initial weights.
     """
 
-    def __init__(self, size: int, width: int = 50, hidden: int = 2, *, generator: Generator | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        width: int = 50,
+        hidden: int = 2,
+        *,
+        activation: str = "softplus",
+        generator: Generator | None = None,
+    ) -> None:
         super().__init__()
         if size < 1 or width < 1 or hidden < 1:
             raise ValueError(f"size, width and hidden must be at least 1; got {size}, {width} and {hidden}.")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {activation!r}.")
+        self.activation = activation
         # Without initial values of torch's own, which would be drawn from the random state of the process.
         self.layers = nn.ModuleList(skip_init(nn.Linear, width if index else size, width) for index in range(hidden))
         self.last = skip_init(nn.Linear, width, 1, bias=False)
@@ -127,17 +146,19 @@ class Perceptron(nn.Module):
                     nn.init.uniform_(module.bias, -1, 1, generator=generator)
 
     def forward(self, states: States) -> Float[Tensor, "n 1"]:
+        function, _ = ACTIVATIONS[self.activation]
         for layer in self.layers:
-            states = functional.softplus(layer(states))
+            states = function(layer(states))
         return cast(Tensor, self.last(states))
 
     def gradient(self, states: States) -> States:
         """∇F at every state, as `torch.func.grad` would give it."""
+        function, slope_of = ACTIVATIONS[self.activation]
         slopes: list[Tensor] = []
         for layer in self.layers:
             before = layer(states)
-            states = functional.softplus(before)  # not needed behind the last layer, and cheap
-            slopes.append(before.sigmoid())
+            states = function(before)  # not needed behind the last layer, and cheap
+            slopes.append(slope_of(before))
         back: Tensor = self.last.weight
         for layer, slope in zip(reversed(self.layers), reversed(slopes), strict=True):
             back = (back * slope) @ cast(nn.Linear, layer).weight

@@ -24,7 +24,7 @@ from symbayes.dynamics.observables import (
 )
 from symbayes.dynamics.phase import Observable, States
 from symbayes.dynamics.trajectories import Scaling, Trajectories
-from symbayes.dynamics.verdict import ENOUGH, Verdict, controlled, judge
+from symbayes.dynamics.verdict import ENOUGH, Verdict, controlled, judge_either_way
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ def judged(quantities: Sequence[Quantity], held_out: Trajectories) -> list[Quant
     if len(held_out) < ENOUGH or not quantities:
         return list(quantities)
     seen = denoised(held_out)
-    verdicts = controlled([judge(quantity, seen, inf) for quantity in quantities])
+    verdicts = controlled([judge_either_way(quantity, held_out, seen, inf) for quantity in quantities])
     return [replace(quantity, verdict=verdict) for quantity, verdict in zip(quantities, verdicts, strict=True)]
 
 

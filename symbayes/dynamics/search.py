@@ -30,6 +30,7 @@ class Search:
             of π where they do not.
         width: Of the hidden layers of the energy.
         hidden: How many there are.
+        activation: Of their units: "softplus", or "elu".
         integrator: From one state to the next.
         measure: How far to go along observables: "uniform", "ball" or "gaussian".
         samples: Transformations that the energy is averaged over in a step.
@@ -48,6 +49,7 @@ class Search:
     start: float = 0.2
     width: int = 50
     hidden: int = 2
+    activation: str = "softplus"
     integrator: Integrator = field(default_factory=lambda: Midpoint(2))
     measure: str = "ball"
     samples: int = 16
@@ -77,7 +79,7 @@ class Search:
             ValueError: If there is no such symmetry.
         """
         generator = torch.Generator().manual_seed(seed)
-        net = Perceptron(2 * seen.degrees, self.width, self.hidden, generator=generator)
+        net = Perceptron(2 * seen.degrees, self.width, self.hidden, activation=self.activation, generator=generator)
         return HamiltonianNetwork(
             net,
             seen.step,

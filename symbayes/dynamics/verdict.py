@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symbayes.dynamics.denoising import Denoised
+from symbayes.dynamics.denoising import Denoised, as_seen
 from symbayes.dynamics.phase import Observable, gradient
+from symbayes.dynamics.trajectories import Trajectories
 from symbayes.text import percent
 
 #: How sure it must be that something is conserved for it to be said.
@@ -156,6 +157,25 @@ def judge(observable: Observable, seen: Denoised, tolerance: float | None = None
     return replace(
         blank, probability=1 - p_value, p_value=p_value, tolerance=tolerance, trend=trend, trend_p_value=trend_p_value
     )
+
+
+def judge_either_way(observable: Observable, given: Trajectories, seen: Denoised, tolerance: float | None = None) -> Verdict:
+    """As `judge`; where noise is in the way, by states as they were given, if it holds even there.
+
+    Noise adds to what a quantity varies by along trajectories. Where steps are long, motion is taken for noise, though there
+    may be none: what is constant along states as they were given is conserved, whatever they were thought to be.
+
+    Args:
+        observable: The quantity.
+        given: Trajectories that nothing was learned from.
+        seen: The same without noise.
+        tolerance: As in `judge`.
+    """
+    found = judge(observable, seen, tolerance)
+    if not found.reason:
+        return found
+    plainly = judge(observable, as_seen(given), tolerance)
+    return plainly if plainly.holds else found
 
 
 def controlled(verdicts: Sequence[Verdict]) -> list[Verdict]:

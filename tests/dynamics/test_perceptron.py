@@ -5,13 +5,14 @@ import torch
 from torch.func import functional_call, vmap
 from torch.testing import assert_close
 
-from symbayes.dynamics.network import Perceptron
+from symbayes.dynamics.network import ACTIVATIONS, Perceptron
 from symbayes.dynamics.phase import gradient
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(("size", "width", "hidden"), [(2, 5, 1), (4, 7, 2), (6, 3, 4), (1, 1, 1)])
-def test_its_gradient_is_that_of_autograd(size, width, hidden, generator):
-    net = Perceptron(size, width, hidden, generator=generator).double()
+def test_its_gradient_is_that_of_autograd(size, width, hidden, activation, generator):
+    net = Perceptron(size, width, hidden, activation=activation, generator=generator).double()
     states = torch.randn(9, size, generator=generator, dtype=torch.float64)
     assert_close(net.gradient(states), gradient(lambda x: net(x)[:, 0], states), rtol=1e-12, atol=1e-12)
 
@@ -62,3 +63,5 @@ def test_initial_weights_follow_the_generator():
 def test_sizes_below_one_are_refused():
     with pytest.raises(ValueError, match="size, width and hidden must be at least 1; got 2, 0 and 1"):
         Perceptron(2, 0, 1)
+    with pytest.raises(ValueError, match="activation must be one of softplus, elu; got 'relu'"):
+        Perceptron(2, activation="relu")
