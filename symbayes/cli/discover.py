@@ -137,6 +137,8 @@ def discover(
     if isinstance(found, EnergyDiscovery):
         terms = ", ".join(f"{name} {value:.3f}" for name, value in found.evidence.items())
         console.print(f"per pair of states, in nats: {terms}; {found.seconds:.0f} s of training", highlight=False)
+        if summary.gain is not None:
+            console.print(summary.gain_words(), highlight=False)
     if summary.is_partial:
         raise stopped(out)
     console.print(f"The page: {out / PAGE}", highlight=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from time import perf_counter
@@ -31,9 +31,11 @@ from symbayes.dynamics.trajectories import Scaling, Trajectories
 from symbayes.dynamics.verdict import ENOUGH, Verdict, controlled, judge_either_way
 from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
+from symbayes.training.checkpoint import Checkpoint
 from symbayes.training.deterministic import deterministic_algorithms
 from symbayes.training.fit import checkpoint_of, learn_with_bar
 from symbayes.training.record import Record
+from symbayes.training.result import Result
 from symbayes.training.trainer import Problem
 
 
@@ -238,7 +240,8 @@ def learn_energy(
 
     The energy is a network that is averaged over the flows of learned observables; how far, the evidence says. Where an
     observable is conserved, the average costs nothing and leaves less to fit with, so it grows; others vanish. It is Noether's
-    razor (van der Ouderaa, van der Wilk and de Haan 2024).
+    razor (van der Ouderaa, van der Wilk and de Haan 2024). Where data are few, observables may settle at what does not hold; so
+    a plain energy is learned as well, with as many updates, and the higher bound decides (`EnergyDiscovery.gain`).
 
     Args:
         trajectories: Or an array [trajectories, times, coordinates] of positions and then momenta.
@@ -287,43 +290,79 @@ def learn_energy(
             f"The system must have {train.degrees} degrees of freedom, as the trajectories; {truth.name} has {truth.degrees}."
         )
     units = units if units is not None else begin.units if begin is not None else Scaling.of(train)
-    inside = units.entered(train).float()
-    model = search.model(inside, units, symmetry, seed).to(device)
-    if begin is not None:
-        _begin_with(begin, model, units)
-    likelihood = Gaussian(0.1, outputs=2 * train.degrees)
-    if noise is not None:
-        likelihood.log_noise.data.copy_((noise / units.scale).log())
-        likelihood.log_noise.requires_grad_(False)
-    problem = Problem(
-        model,
-        as_source(inside.pairs(), torch.device(device)),
-        likelihood.to(device),
-        TensorwisePrior(model).to(device),
-    )
-    problem.check(search.batch_size, curvature=False)
-    history = _History()
-
-    def note(record: Record) -> None:
-        learned = model.observables if isinstance(model.observables, Quadratics) else None
-        strengths = tuple(span_of(learned, search.threshold).strengths.tolist()) if learned is not None else ()
-        bound = record.evidence.total / problem.data.size - units.log_volume if record.evidence else None
-        history.records.append(DiscoveryRecord(record.epoch, None if bound is None else -bound, strengths))
-        each_epoch(record)
-
+    kept = checkpoint_of(checkpoint, checkpoint_every, resume)
+    training = _Training(train, units, search, noise, begin, torch.device(device), seed, progress)
+    followed = known if len(known) == 1 and not isinstance(held_out, Trajectories) else rest  # one that was cut in time
     with deterministic_algorithms(torch.device(device)) if deterministic else nullcontext():
+        result, history = training.run(symmetry, each_epoch, kept)
+        found = EnergyDiscovery(result, units, search, train, rest, truth, history, result.history[-1].seconds, followed)
+        if not search.against_plain or symmetry not in LEARNED or result.is_partial:
+            return found
+        beside = None if checkpoint is None else checkpoint_of(Path(checkpoint) / PLAIN, checkpoint_every, resume)
+        result, history = training.run(PLAIN, lambda record: None, beside)
+    if result.is_partial:
+        return found
+    plain = replace(found, result=result, history=history)
+    gain = plain.evidence["negative_elbo"] - found.evidence["negative_elbo"]
+    return replace(found if gain >= 0 else plain, gain=gain, seconds=found.seconds + result.history[-1].seconds)
+
+
+#: No symmetry, and those that are learned.
+PLAIN, LEARNED = "none", ("quadratic", "neural")
+
+
+@dataclass(frozen=True)
+class _Training:
+    """Of an energy under some symmetry, with all else the same."""
+
+    train: Trajectories
+    units: Scaling
+    search: Search
+    noise: float | None
+    begin: EnergyDiscovery | None
+    device: torch.device
+    seed: int
+    progress: bool
+
+    def run(
+        self, symmetry: str | Quadratics, each_epoch: Callable[[Record], None], checkpoint: Checkpoint | None
+    ) -> tuple[Result, tuple[DiscoveryRecord, ...]]:
+        """What training gave, and what is noted of its epochs."""
+        search, units = self.search, self.units
+        inside = units.entered(self.train).float()
+        model = search.model(inside, units, symmetry, self.seed).to(self.device)
+        if self.begin is not None:
+            _begin_with(self.begin, model, units)
+        likelihood = Gaussian(0.1, outputs=2 * self.train.degrees)
+        if self.noise is not None:
+            likelihood.log_noise.data.copy_((self.noise / units.scale).log())
+            likelihood.log_noise.requires_grad_(False)
+        problem = Problem(
+            model,
+            as_source(inside.pairs(), self.device),
+            likelihood.to(self.device),
+            TensorwisePrior(model).to(self.device),
+        )
+        problem.check(search.batch_size, curvature=False)
+        history = _History()
+
+        def note(record: Record) -> None:
+            learned = model.observables if isinstance(model.observables, Quadratics) else None
+            strengths = tuple(span_of(learned, search.threshold).strengths.tolist()) if learned is not None else ()
+            bound = record.evidence.total / problem.data.size - units.log_volume if record.evidence else None
+            history.records.append(DiscoveryRecord(record.epoch, None if bound is None else -bound, strengths))
+            each_epoch(record)
+
         result = learn_with_bar(
             search.objective(symmetry).trainer(problem, search.schedule(problem.data.size)),
-            generator=torch.Generator().manual_seed(seed),
+            generator=torch.Generator().manual_seed(self.seed),
             each_epoch=note,
-            progress=progress,
-            checkpoint=checkpoint_of(checkpoint, checkpoint_every, resume),
+            progress=self.progress,
+            checkpoint=checkpoint,
             beside={"history": history},
             stoppable=True,
         )
-    followed = known if len(known) == 1 and not isinstance(held_out, Trajectories) else rest  # one that was cut in time
-    seconds = result.history[-1].seconds
-    return EnergyDiscovery(result, units, search, train, rest, truth, tuple(history.records), seconds, followed)
+        return result, tuple(history.records)
 
 
 class _History:

@@ -31,6 +31,7 @@ from symbayes.dynamics.summary import (
     Rollout,
     ScalingSummary,
     Truth,
+    gain_words,
 )
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.trajectories import Scaling, Trajectories, motion
@@ -87,6 +88,8 @@ class EnergyDiscovery(Discovery):
         history: The bound and the strengths of observables over epochs.
         seconds: That training took.
         followed: Along which quantities are followed: those held out, or all of a single one of which the end was.
+        gain: By how much the bound of learned observables is higher than that of a plain energy, for a pair of states, in nats.
+            Where it is below zero, the plain energy is what was discovered. None where they were not compared.
     """
 
     result: Result
@@ -98,6 +101,7 @@ class EnergyDiscovery(Discovery):
     history: tuple[DiscoveryRecord, ...]
     seconds: float
     followed: Trajectories
+    gain: float | None = None
 
     def __repr__(self) -> str:
         return f"EnergyDiscovery({', '.join(self.learned_from.names)}: {len(self.quantities)} quantities, {self.result!r})"
@@ -229,6 +233,7 @@ class EnergyDiscovery(Discovery):
             history=self.history,
             errors={"held out": {**self.evaluate(held)}},
             is_partial=self.result.is_partial,
+            gain=self.gain,
         )
 
     @property
@@ -332,7 +337,8 @@ class EnergyDiscovery(Discovery):
     def __str__(self) -> str:
         title, *quantities = super().__str__().split("\n")
         partial = ["  partial: training was stopped before its end"] if self.result.is_partial else []
-        return "\n".join([title, *partial, *quantities])
+        worth = [f"  {words}"] if (words := gain_words(self.gain)) else []
+        return "\n".join([title, *worth, *partial, *quantities])
 
     @cached_property
     def _drawn(self) -> Weights:

@@ -43,6 +43,7 @@ class Search:
             for 0.02 where observables are neural: those vanish where weights fit without them.
         draws: Of weights in a step.
         threshold: Observables that are weaker than this, in units in which states are of size one, do not count.
+        against_plain: Whether a plain energy is learned beside learned observables, and taken where its bound is higher.
     """
 
     quantities: int | None = None
@@ -61,6 +62,7 @@ class Search:
     annealing: float | None = None
     draws: int = 2
     threshold: float = 0.05
+    against_plain: bool = True
 
     def __post_init__(self) -> None:
         counts = ("quantities", "width", "hidden", "samples", "final_samples", "updates", "batch_size", "draws")

@@ -161,6 +161,8 @@ class DiscoverySummary:
     errors: dict[str, dict[str, float | None]]
     #: Whether training was stopped before its end.
     is_partial: bool = False
+    #: Of the bound, by learned symmetries, for a pair of states; see `EnergyDiscovery`.
+    gain: float | None = None
     #: In which terms were sought, and angles that were unwrapped before.
     libraries: tuple[str, ...] = ()
     unwrapped: tuple[str, ...] = ()
@@ -174,9 +176,23 @@ class DiscoverySummary:
         """Along what quantities were followed, and for how long."""
         return followed_words(self.held_out, self.followed)
 
+    def gain_words(self) -> str:
+        """What learned symmetries are worth; nothing where they were not compared with a plain energy."""
+        return gain_words(self.gain)
+
     def headline(self) -> str:
         """What was found, and on what it was confirmed or not, without a full stop."""
         return headline(self.title, self.quantities, self.followed_words(), self.given)
+
+
+def gain_words(gain: float | None) -> str:
+    """What learned symmetries are worth by the bound, with a full stop; nothing where that is not known."""
+    if gain is None:
+        return ""
+    nats = f"{significant(abs(gain))} nats for a pair of states"
+    if gain < 0:
+        return f"Symmetries were learned, and a plain energy is taken: its bound is higher, by {nats}."
+    return f"Learned symmetries are worth {nats}: by so much their bound is higher than that of a plain energy."
 
 
 def followed_words(held_out: int, followed: Followed | None) -> str:

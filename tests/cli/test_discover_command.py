@@ -21,10 +21,15 @@ def test_discoveries_from_a_system_and_from_files(tmp_path, monkeypatch):
     result = invoke("discover", "oscillator", "--trajectories", "5", "--steps", "3", *short, "--out", str(tmp_path / "a"))
     assert result.exit_code == 0, result.output
     assert "The page" in result.output
-    assert "on 1 held-out trajectory of 0.6 time units" in " ".join(result.output.split())
+    words = " ".join(result.output.split())
+    assert "No conserved quantity found in oscillator. " in words
+    assert "Symmetries were learned, and a plain energy is taken: its bound is higher, by " in words
     save_csv(simulate("kepler", trajectories=6, steps=3), tmp_path / "seen.csv")
     result = invoke("discover", str(tmp_path / "seen.csv"), "--noise", "0.1", *short, "--out", str(tmp_path / "b"))
     assert result.exit_code == 0, result.output
+    words = " ".join(result.output.split())
+    assert "on 1 held-out trajectory of 0.6 time units" in words
+    assert "Learned symmetries are worth " in words
     found = json.loads((tmp_path / "b" / "discovery.json").read_text())
     assert found["names"] == ["x", "y", "px", "py"]
     assert found["truth"] is None

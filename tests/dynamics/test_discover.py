@@ -22,7 +22,7 @@ from symbayes.report.runs import make_page
 NOISE = 1e-3**0.5
 #: The module, whose name is that of its function, too.
 discover_module = import_module("symbayes.dynamics.discover")
-QUICK = Search(width=8, hidden=1, samples=4, final_samples=4, updates=6)
+QUICK = Search(width=8, hidden=1, samples=4, final_samples=4, updates=6, against_plain=False)
 
 
 def data(name="oscillator", trajectories=10, **more):
@@ -291,3 +291,29 @@ def test_maximum_likelihood_has_no_use_for_symmetry():
         (model(states) - targets).square().mean().backward()
         adam.step()
     assert float(model.observables.generators().detach().norm()) < 0.2 * before
+
+
+def test_a_plain_energy_is_taken_where_its_bound_is_higher(tmp_path):
+    """After so few updates, symmetries help a system that is hard to fit, and are in the way of another."""
+    search = replace(QUICK, updates=60, against_plain=True)
+    for name, kind in (("2-oscillators", "none"), ("kepler", "quadratic")):
+        found = sb.discover(data(name), symmetry="quadratic", search=search, progress=False)
+        learned, plain = (
+            sb.discover(data(name), symmetry=symmetry, search=replace(search, against_plain=False), progress=False)
+            for symmetry in ("quadratic", "none")
+        )
+        bounds = [each.evidence["negative_elbo"] for each in (plain, learned)]
+        assert found.gain == bounds[0] - bounds[1]
+        assert found.evidence["negative_elbo"] == min(bounds)
+        assert found.summary().model.kind == kind
+        assert learned.gain is None
+        assert ("a plain energy is taken" in str(found)) == (kind == "none")
+    found.save(tmp_path / "run")
+    assert read_discovery(tmp_path / "run").gain == found.gain
+    assert found.summary().gain_words() in make_page(tmp_path / "run")
+
+
+def test_only_what_is_learned_is_compared_with_a_plain_energy():
+    search = replace(QUICK, against_plain=True)
+    for symmetry in ("none", unitary(1)):
+        assert sb.discover(data(), symmetry=symmetry, search=search, progress=False).gain is None
