@@ -222,6 +222,7 @@ def figures(row: Row, found: EnergyDiscovery) -> Figures:
         "pairs": found.result.num_data,
         **found.evidence,
         "errors": errors,
+        "gain": found.gain,
         "count": sum(one.confirmed for one in found.quantities),
         "held_out": {"trajectories": len(found.held_out), "time": found.held_out.duration},
         "truth": truth.count if truth else None,
