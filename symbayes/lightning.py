@@ -232,7 +232,7 @@ class LearnPrior(Callback):
         state, rate = self.state, float(trainer.optimizers[0].param_groups[0]["lr"])
         loss, self._losses, evidence = float(torch.stack(self._losses).mean()), [], None
         extents = all_extents(self.net)
-        state.rate_share = self.trainer.rate_share(epoch)
+        state.rate_share = self.trainer.rate_share(state, epoch)
         if self.trainer.moves_at(epoch):
             with without_autocast(), trusted(self.net):
                 evidence, extents = self.trainer.settle(state, self.trainer.curvature(state), moves=True, last=False)

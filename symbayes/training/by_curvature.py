@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from symbayes.training.curvature_state import Best, CurvatureState
 from symbayes.training.hyper import HyperAdam, refuse_still, update_extents, update_noise, update_precisions
 from symbayes.training.optimiser import LARGEST, PLAIN, Optimiser, rotation
 from symbayes.training.record import EvidenceRecord, Record
-from symbayes.training.scale import ScaleSearch, Search, breaking_tensors, scaled_groups
+from symbayes.training.scale import ScaleSearch, Search, breaking_gamma, scaled_groups
 from symbayes.training.start import begin_symmetric, breaking_weights, slow_share
 from symbayes.training.steps import Callback, Steps, steps_for
 from symbayes.training.trainer import Objective, Part, Problem, Schedule, Trainer
@@ -119,7 +119,7 @@ class Laplace(ByCurvature):
         extent_share: Share of the data, drawn at random, that all those steps together use.
         symmetric_start: Whether training begins with every layer as symmetric as its paths allow, whatever weights and
             precisions there are (`begin_symmetric`), and paths that break a symmetry move slowly at first (`slow_share`).
-        search: How the common scale of precisions is searched in the last epochs, by the full GGN; not at all when None.
+        search: How the common scale of precisions is searched, by the full GGN; not at all when None.
         keep_best: Whether the weights and precisions of highest evidence are restored at the end, rather than those of the
             last epoch. Weights that are still moving are at no mode, and their evidence is not to be trusted; so not usually.
     """
@@ -210,7 +210,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
     def epoch(self, state: CurvatureState) -> Record:
         started = time.perf_counter()
         epoch, epochs = state.epoch + 1, self.schedule.epochs
-        state.rate_share, state.curvature = self.rate_share(epoch), None
+        state.rate_share, state.curvature = self.rate_share(state, epoch), None
         loss = self.move_weights(state)
         last, moves = self.ends(state), self.moves_at(epoch)
         rotates = self.optimiser.eigenbasis > 0 and epoch % self.optimiser.eigenbasis == 0 and not last
@@ -225,9 +225,11 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         state.epoch = epoch
         state.seconds += time.perf_counter() - started
         shown = extents if extents is not None else all_extents(self.problem.model)
-        return Record(epoch, epochs, state.seconds, self.schedule.learning_rate * state.rate_share, loss, shown, evidence)
+        rate = self.schedule.learning_rate * state.rate_share
+        decision = None if state.search is None else state.search.take_decision()
+        return Record(epoch, epochs, state.seconds, rate, loss, shown, evidence, decision=decision)
 
-    def rate_share(self, epoch: int) -> float:
+    def rate_share(self, state: CurvatureState, epoch: int) -> float:
         """The share of every learning rate in an epoch, counted from 1."""
         return self.schedule.rate_share(epoch)
 
@@ -272,7 +274,7 @@ class CurvatureTrainer(Trainer[CurvatureState]):
 
     @torch.no_grad()
     def conclude(self, state: CurvatureState) -> EvidenceRecord:
-        if state.search is not None and state.search.kept and not state.search.is_done:
+        if state.search is not None and state.search.kept and not state.search.is_over:
             state.search.give_up()
         return self.settle(state, self._pass(state, self.rule), moves=False, last=True)[0]
 
@@ -403,8 +405,8 @@ class LaplaceTrainer(CurvatureTrainer):
         #: Epochs before the scale of precisions is searched: all, where it is not; and those of a try.
         self.main, self.of_try = schedule.epochs, 0
         if search is not None and scaled_groups(problem.prior, problem).any():
-            self.of_try = search.epochs_of_try(schedule.epochs)
-            self.main -= search.tries * self.of_try
+            self.of_try = search.epochs_of_try(schedule.epochs, ceil(problem.data.size / schedule.batch_size))
+            self.main = search.epochs_before(schedule.epochs)
         if search is not None and not objective.rule.in_blocks:
             raise ValueError(
                 f"A search needs curvature in blocks, near which the full GGN is sought; {objective.rule} gives none. Use "
@@ -434,47 +436,45 @@ class LaplaceTrainer(CurvatureTrainer):
         return state
 
     def is_done(self, state: CurvatureState) -> bool:
-        return super().is_done(state) or (state.search is not None and state.search.is_done)
+        return super().is_done(state) or (state.search is not None and state.search.is_over)
 
     def moves_at(self, epoch: int) -> bool:
         # In the epoch after which a search begins, precisions are what it scales.
         last = self.main - 1 if self.of_try else self.main
         return epoch <= last and self.objective.moves_at(epoch, self.main)
 
-    def rate_share(self, epoch: int) -> float:
-        if epoch <= self.main or self.objective.search is None:
+    def rate_share(self, state: CurvatureState, epoch: int) -> float:
+        search = state.search
+        if epoch <= self.main or search is None:
             return replace(self.schedule, epochs=self.main).rate_share(epoch)
-        return self.objective.search.rate_share((epoch - self.main - 1) % self.of_try + 1, self.of_try)
+        if search.is_done:
+            return search.settings.rate_share(epoch - search.ended, self.schedule.epochs - search.ended)
+        return search.settings.rate_share((epoch - self.main - 1) % self.of_try + 1, self.of_try)
 
     def ends(self, state: CurvatureState) -> bool:
-        search, done = state.search, state.epoch + 1 - self.main
-        if search is None:
-            return super().ends(state)
-        if search.is_done:  # it was given up
-            return True
-        if done < 0 or done % self.of_try:
-            return False
-        if done == 0:
-            seed = int(torch.randint(2**62, (), generator=state.generator))
-            blocks = self._blocks(state)
-            search.begin(search.settings.evidence(self.problem, blocks, seed), seed, self._breaking(blocks))
-        else:
-            try:
-                search.judge(search.settings.evidence(self.problem, self._blocks(state), search.seed))
-            except NotFiniteError:
-                search.judge(-inf)
-        return search.is_done
+        search, epoch = state.search, state.epoch + 1
+        last = super().ends(state)
+        if search is None or search.is_over:  # it was given up
+            return last or search is not None
+        if epoch == self.main:
+            seed, blocks = int(torch.randint(2**62, (), generator=state.generator)), self._blocks(state)
+            search.begin(search.settings.evidence(self.problem, blocks, seed), seed, breaking_gamma(self.problem, blocks))
+        elif search.is_done and last:
+            search.finish(self._judged(state, search))
+        elif not search.is_done and epoch > self.main and (epoch - self.main) % self.of_try == 0:
+            search.judge(self._judged(state, search), epoch, has_room=epoch + self.of_try <= self.schedule.epochs)
+        return last
+
+    def _judged(self, state: CurvatureState, search: Search) -> float:
+        try:
+            return search.settings.evidence(self.problem, self._blocks(state), search.seed)
+        except NotFiniteError:
+            return -inf
 
     def _blocks(self, state: CurvatureState) -> Mapping[str, Block]:
         curvature = self.curvature(state)
         assert isinstance(curvature, BlockCurvature)  # as the rule says
         return curvature.blocks
-
-    @torch.no_grad()
-    def _breaking(self, blocks: Mapping[str, Block]) -> float:
-        """γ of paths that break a symmetry."""
-        precisions = self.problem.prior.precisions()
-        return sum((float(blocks[name].effective(precisions[name])) for name in breaking_tensors(self.problem)), 0.0)
 
     def move_weights(self, state: CurvatureState) -> float:
         state.descent.share = slow_share(state.epoch + 1, self.main)

@@ -86,8 +86,9 @@ def preset(problem: Problem, objective: Objective | None = None, epochs: int | N
     Every layer begins as symmetric as its paths allow, and paths that break a symmetry move slowly at first. The ratios of
     precisions follow from hyper-steps after every epoch, with running factors, which also give Adam its eigenbasis; their
     common scale from a search by the full GGN in the last three tenths of the epochs, which first asks whether the network is
-    better off without paths that break a symmetry, where they are used; the evidence of the result is by the full GGN, by a
-    product for every two epochs, up to 25. Nothing of that depends on the task, or on which answer is hoped for.
+    better off without paths that break a symmetry, where they are used; what is left of these epochs finishes what was kept.
+    The evidence of the result is by the full GGN, by a product for every two epochs, up to 25. Nothing of that depends on the
+    task, or on which answer is hoped for.
     Steps are of fewer data than 250 where data are few, so that there are enough of them. Where factors take long to decompose,
     hyper-steps and eigenbases are found less often.
 

@@ -113,7 +113,7 @@ def plan(
     if isinstance(final, Preconditioned):
         products += final.steps * (final.probes + (final.probes_of_gamma or final.probes))
     if objective.search is not None:
-        products += (1 + objective.search.tries) * objective.search.steps * min(0.5, objective.search.data / num_data)
+        products += (3 + objective.search.tries) * objective.search.steps * min(0.5, objective.search.data / num_data)
     bytes_of_weights, size = sum(weight.nbytes for weight in own.values()), next(iter(own.values())).element_size()
     memory = {
         "weights": bytes_of_weights,

@@ -57,6 +57,16 @@ class EvidenceRecord:
 
 
 @dataclass(frozen=True)
+class Decision:
+    """What was tried in training, and whether it was kept, by the evidence."""
+
+    what: str
+    #: log p(D) up to a constant, as all that is tried in a training is compared by: from some of the data; None if not finite.
+    log_evidence: float | None
+    kept: bool
+
+
+@dataclass(frozen=True)
 class Record:
     """One epoch."""
 
@@ -73,6 +83,8 @@ class Record:
     evidence: EvidenceRecord | None = None
     #: Mean metrics on data that were watched, at the weights after the epoch; nothing is decided by them.
     validation: dict[str, float] = field(default_factory=dict)
+    #: What was decided after the epoch, if anything was.
+    decision: Decision | None = None
 
 
 @dataclass(frozen=True)

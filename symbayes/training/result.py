@@ -46,6 +46,7 @@ from symbayes.training.record import (
     FORMAT,
     POSTERIOR,
     WEIGHTS,
+    Decision,
     EvidenceRecord,
     HeldOut,
     LikelihoodSummary,
@@ -112,6 +113,11 @@ class Result:
     def log_evidence(self) -> float:
         """log p(D), by the estimator that `evidence.estimator` names."""
         return self.evidence.total
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """What was tried in training, in order, and whether it was kept, by the evidence; empty where nothing was."""
+        return tuple(record.decision for record in self.history if record.decision is not None)
 
     @cached_property
     def converged(self) -> Convergence:

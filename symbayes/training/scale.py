@@ -8,18 +8,21 @@ MacKay's δ = γ / ‖θ‖² is where the first term vanishes. It leaves out th
 the correlations between layers. Neither error is small: a network that comes to fit its data saturates as δ falls, and its
 curvature with it: precisions several times smaller may have more evidence, by half a nat per datum, and generalise better.
 
-Hyper-steps find the ratios of precisions, in the first part of the epochs. In the rest the scale that they have in common is
-tried out: precisions are multiplied by a factor, the weights go to their new mode, and the evidence of the full GGN says
-whether that is kept. It is compared under the same random vector and the same data, so that common errors cancel. Paths that
-break a symmetry which another path of their layer keeps are left out: the data have to ask for them at the full price.
+Hyper-steps find the ratios of precisions, in the first part of the epochs. Then the scale that they have in common is tried
+out: precisions are multiplied by a factor, the weights go to their new mode, and the evidence of the full GGN says whether that
+is kept. It is compared under the same random vector and the same data, so that common errors cancel. Paths that break a
+symmetry which another path of their layer keeps are left out: the data have to ask for them at the full price.
 
 Where such paths are used at all, the first try is of the network without them. What they do is fitted together with all else,
 so that to remove one never pays at once; after the weights have followed it may, and the evidence says so.
+
+A try takes as many steps as weights need to follow, and all epochs that are left then finish what was kept, under its
+precisions. That is judged like a try: what is worse than before is undone.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import cos, inf, log, pi
+from math import ceil, cos, inf, isfinite, log, pi
 from typing import Any
 
 import torch
@@ -34,6 +37,7 @@ from symbayes.data.source import DataSource, TensorSource
 from symbayes.errors import NotFiniteError
 from symbayes.layout import Layout, weights
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
+from symbayes.training.record import Decision
 from symbayes.training.symmetries import USED
 from symbayes.training.trainer import Part, Problem, copy_parts, restore_parts
 
@@ -46,36 +50,44 @@ class ScaleSearch:
     """How the common scale of precisions is searched.
 
     Args:
-        tries: Scales that are tried, at most; where a symmetry is broken, the first try is of all symmetry instead.
-        share: Of the epochs, for each of them; they are the last ones.
+        tries: Scales that are tried, at most; before them, where a symmetry is broken, all symmetry is.
+        share: Of the epochs, for each of them, at most; so many epochs are the last ones of training, and a try begins only
+            where they have room for it.
+        updates: After so many steps of the weights, in whole epochs, a try ends before that.
         factor: From one scale to the next: first to smaller precisions, and if that is no gain, to larger ones.
-        rate: Share of the learning rate that a try begins with; it falls to zero along a cosine.
+        rate: Share of the learning rate that a try begins with, and the finish; it falls to zero along a cosine.
         steps: Products of Lanczos for the evidence of a try.
         data: Of which that is found, at most: half of them, or these if they are fewer; drawn once, at random.
     """
 
     tries: int = 3
     share: float = 0.1
+    updates: int = 800
     factor: float = 3.0
     rate: float = 0.5
     steps: int = 20
     data: int = 20_000
 
     def __post_init__(self) -> None:
-        if self.tries < 1 or self.steps < 1 or self.data < 1:
-            raise ValueError(f"tries, steps and data must be at least 1; got {self.tries}, {self.steps} and {self.data}.")
+        if min(self.tries, self.updates, self.steps, self.data) < 1:
+            given = f"{self.tries}, {self.updates}, {self.steps} and {self.data}"
+            raise ValueError(f"tries, updates, steps and data must be at least 1; got {given}.")
         if not (self.share > 0 and self.tries * self.share < 1) or not self.factor > 1 or not 0 < self.rate <= 1:
             raise ValueError(
                 "share must be above 0 and leave epochs before all tries, factor above 1, and rate above 0 and at most 1; got "
                 f"{self.share} for {self.tries} tries, {self.factor} and {self.rate}."
             )
 
-    def epochs_of_try(self, epochs: int) -> int:
-        """Epochs of a try, in a training of so many; 0 where there are too few to search."""
-        return int(self.share * epochs)
+    def epochs_of_try(self, epochs: int, steps: int) -> int:
+        """Epochs of a try, in a training of so many, of so many steps each; 0 where there are too few to search."""
+        return min(int(self.share * epochs), ceil(self.updates / steps))
+
+    def epochs_before(self, epochs: int) -> int:
+        """Epochs of a training before its search; all, where there are too few to search."""
+        return epochs - self.tries * int(self.share * epochs)
 
     def rate_share(self, epoch: int, epochs: int) -> float:
-        """The share of the learning rate in an epoch of a try, counted from 1."""
+        """The share of the learning rate in an epoch of a try or of the finish, counted from 1."""
         return self.rate * (1 + cos(pi * (epoch - 1) / epochs)) / 2
 
     @torch.no_grad()
@@ -117,9 +129,12 @@ class Search:
         self._parts: dict[str, Part] = {"model": problem.model, "prior": problem.prior, **(moved or {})}
         #: Evidence and scale of what is kept, and the seed by which evidences are compared.
         self.evidence, self.scale, self.seed = -inf, 1.0, 0
-        #: Tries that are done, scales of which there was a gain, and whether they go to larger precisions; whether the try is
+        #: Scales that were tried, those of which there was a gain, and whether they go to larger precisions; whether the try is
         #: that without what breaks symmetries.
         self.tried, self.gained, self.upwards, self.is_done, self.is_symmetric = 0, 0, False, False, False
+        #: The epoch in which the last try ended, counted from 1; whether nothing is to follow.
+        self.ended, self.is_over = 0, False
+        self._decision: Decision | None = None
         self.kept: dict[str, Any] = {}
 
     def begin(self, evidence: float, seed: int, breaking: float = 0.0) -> None:
@@ -132,15 +147,24 @@ class Search:
         """
         self.evidence, self.seed, self.is_symmetric = evidence, seed, breaking > USED
         self.kept = copy_parts(self._parts)
+        self._decide("precisions by hyper-steps", evidence, kept=True)
         if self.is_symmetric:
             self._break_nothing()
         else:
             self._scale()
 
-    def judge(self, evidence: float) -> None:
-        """Keep what was tried, if it is better; then try the next, or come back to what was kept."""
-        self.tried += 1
+    def judge(self, evidence: float, epoch: int, *, has_room: bool = True) -> None:
+        """Keep what was tried, if it is better; then try the next, or come back to what was kept.
+
+        Args:
+            evidence: Of the try.
+            epoch: In which it ends, counted from 1.
+            has_room: Whether there are epochs left for another.
+        """
         is_scaled, self.is_symmetric = not self.is_symmetric, False
+        self.tried += is_scaled
+        what = f"all precisions × {self.scale * self._factor:.2g}" if is_scaled else "nothing that breaks a symmetry"
+        self._decide(what, evidence, kept=evidence > self.evidence)
         if evidence > self.evidence:
             if is_scaled:
                 self.scale, self.gained = self.scale * self._factor, self.gained + 1
@@ -149,14 +173,29 @@ class Search:
             restore_parts(self._parts, self.kept)
             if is_scaled:
                 self.is_done, self.upwards = self.upwards or self.gained > 0, True
-        self.is_done = self.is_done or self.tried == self.settings.tries
-        if not self.is_done:
+        self.is_done = self.is_done or self.tried == self.settings.tries or not has_room
+        if self.is_done:
+            self.ended = epoch
+        else:
             self._scale()
 
+    def finish(self, evidence: float) -> None:
+        """Keep what the last epochs came to, if it is better than what was kept before them."""
+        self._decide("what was kept, finished", evidence, kept=evidence > self.evidence)
+        if evidence > self.evidence:
+            self.evidence, self.is_over = evidence, True
+        else:
+            self.give_up()
+
     def give_up(self) -> None:
-        """Come back to what was kept, and try nothing more."""
+        """Come back to what was kept, and go no further."""
         restore_parts(self._parts, self.kept)
-        self.is_done = True
+        self.is_done = self.is_over = True
+
+    def take_decision(self) -> Decision | None:
+        """What was decided since this was asked last."""
+        found, self._decision = self._decision, None
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as tensors and plain numbers."""
@@ -169,7 +208,10 @@ class Search:
             setattr(self, name, type(getattr(self, name))(state[name]))
         self.kept = {name.removeprefix("kept."): value for name, value in state.items() if name.startswith("kept.")}
 
-    _PLAIN = ("evidence", "scale", "seed", "tried", "gained", "upwards", "is_done", "is_symmetric")
+    _PLAIN = ("evidence", "scale", "seed", "tried", "gained", "upwards", "is_done", "is_symmetric", "ended", "is_over")
+
+    def _decide(self, what: str, evidence: float, *, kept: bool) -> None:
+        self._decision = Decision(what, evidence if isfinite(evidence) else None, kept)
 
     @property
     def _factor(self) -> float:
@@ -195,6 +237,13 @@ def breaking_tensors(problem: Problem) -> list[str]:
     keeping = {group for name, group in prior.group_of.items() if not tensors[name].relaxes}
     may = {g for g, learned in zip(prior.groups, prior.learned.tolist(), strict=True) if learned and g not in keeping}
     return [name for name, group in prior.group_of.items() if tensors[name].relaxes and group in may]
+
+
+@torch.no_grad()
+def breaking_gamma(problem: Problem, blocks: Mapping[str, Block]) -> float:
+    """γ of such tensors, by this curvature."""
+    precisions = problem.prior.precisions()
+    return sum((float(blocks[name].effective(precisions[name])) for name in breaking_tensors(problem)), 0.0)
 
 
 def scaled_groups(prior: Prior, problem: Problem) -> Bool[Tensor, " group"]:

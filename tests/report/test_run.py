@@ -1,8 +1,10 @@
+import re
 from dataclasses import replace
 
 import pytest
 
 from symbayes.report.runs import run_page
+from symbayes.training.record import Decision
 from tests.report.samples import path_row, sample_history, sample_summary
 
 
@@ -25,6 +27,21 @@ def test_numbers_are_on_the_page(page, number):
 def test_sentences_and_estimator_are_on_the_page(page):
     assert "block1 keeps part of translation (conv 97 % of γ per weight, γ 302.8; dense 3 %, γ 302.8)" in page
     assert "KFAC (expand, exact Fisher)" in page
+
+
+def test_what_was_tried_is_on_the_page(page):
+    assert "What was tried" not in page
+    decisions = [
+        Decision("nothing that breaks a symmetry", -1300.0, kept=False),
+        Decision("all precisions × 0.33", None, kept=False),
+    ]
+    history = [replace(one, decision=two) for one, two in zip(sample_history([-2.0, -1234.5]), decisions, strict=True)]
+    page = own(run_page(sample_summary(), history))
+    rows = re.findall(r"<td>(\d)</td><td>(.*)</td>\n<td class=\"num\">(.*)</td>\n<td>(.*)</td>", page)
+    assert rows == [
+        ("1", "nothing that breaks a symmetry", "−1.3000", "no"),
+        ("2", "all precisions × 0.33", "not finite", "no"),
+    ]
 
 
 def test_what_an_earlier_version_claimed_is_said_anew(page):

@@ -12,6 +12,7 @@ from symbayes.curvature import Ggn, Lanczos, Preconditioned, TangentKernel
 from symbayes.curvature.ggn import Products
 from symbayes.data.source import as_source
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
+from symbayes.training.record import Decision
 from symbayes.training.scale import ScaleSearch, Search, breaking_tensors, scaled_groups
 from symbayes.training.trainer import Problem
 
@@ -75,8 +76,9 @@ def walk(evidences: list[float], **settings) -> tuple[Search, list[float]]:
         scales.append(float(problem.prior.log_precision[0].detach().exp()))
         with torch.no_grad():
             problem.model[0].bias.fill_(evidence)
-        search.judge(evidence)
+        search.judge(evidence, 7)
     assert search.is_done
+    assert search.ended == 7
     assert float(problem.model[0].bias[0].detach()) == search.evidence or search.gained == 0
     assert float(problem.prior.log_precision[0].detach().exp()) == pytest.approx(search.scale)
     return search, scales
@@ -134,14 +136,14 @@ def test_where_a_symmetry_is_broken_the_first_try_keeps_it():
         assert torch.equal(named[KEEPING], before[KEEPING])
         assert prior.precisions()[BREAKING[0]].log().item() == pytest.approx(LOG_PRECISION_RANGE[1])
         assert prior.precisions()[KEEPING].item() == pytest.approx(1.0)
-        search.judge(-2.0 if gain else -4.0)
+        search.judge(-2.0 if gain else -4.0, 1)
         assert named[BREAKING[0]].any() == (not gain)
         assert prior.precisions()[KEEPING].item() == pytest.approx(0.5)  # scales are tried then
-        search.judge(-5.0)
+        search.judge(-5.0, 2)
         assert search.upwards
-        search.judge(-5.0)
+        search.judge(-5.0, 3)
         assert search.is_done
-        assert (search.evidence, search.scale) == (-2.0 if gain else -3.0, 1.0)
+        assert (search.evidence, search.scale, search.tried) == (-2.0 if gain else -3.0, 1.0, 2)  # the first was no scale
         with torch.no_grad():
             named[BREAKING[0]].fill_(1.0)
             prior.log_precision.zero_()
@@ -173,14 +175,37 @@ def fitted(epochs: int, **settings) -> sb.Result:
     return sb.fit(problem.model, few(), prior=problem.prior, objective=objective, epochs=epochs, progress=False)
 
 
-def test_a_search_takes_the_last_epochs_and_ends_early_where_it_is_done():
+def test_a_search_takes_the_last_epochs():
     result = fitted(40)
-    assert len(result.history) in (36, 40)  # of four each, two or three tries
+    assert len(result.history) == 40
     moved = [record.epoch for record in result.history if record.evidence is not None]
-    assert max(epoch for epoch in moved if epoch < len(result.history)) <= 28
-    assert result.history[28].learning_rate == pytest.approx(0.5 * sb.Schedule().learning_rate)  # of the first try
+    assert moved[-1] == 40
+    assert moved[-2] <= 28
+    half = pytest.approx(0.5 * sb.Schedule().learning_rate)
+    begun = [record.epoch for record in result.history[28:] if record.learning_rate == half]
+    assert begun == [29, 33, 37]  # of four epochs each, three tries; or two, and the finish
     assert result.evidence.standard_error is not None
     assert result.evidence.slack is not None
+    said = [record.epoch for record in result.history if record.decision is not None]
+    assert said == [28, 32, 36, 40]
+
+
+def test_what_was_decided_is_said(tmp_path, monkeypatch):
+    evidences = iter([-5.0, -6.0, -4.0, -torch.inf, -4.5])
+    monkeypatch.setattr(ScaleSearch, "evidence", lambda *parts: next(evidences))
+    problem = with_a_choice()
+    data, objective = (problem.data.inputs, problem.data.targets), sb.Laplace(search=ScaleSearch(updates=1))
+    result = sb.fit(problem.model, data, prior=problem.prior, objective=objective, epochs=20, progress=False)
+    expected = (
+        Decision("precisions by hyper-steps", -5.0, kept=True),
+        Decision("nothing that breaks a symmetry", -6.0, kept=False),
+        Decision("all precisions × 0.33", -4.0, kept=True),
+        Decision("all precisions × 0.11", None, kept=False),
+        Decision("what was kept, finished", -4.5, kept=False),
+    )
+    assert result.decisions == expected
+    result.save(tmp_path / "run")
+    assert sb.load_result(tmp_path / "run", model=problem.model).decisions == expected
 
 
 def test_a_search_raises_the_evidence_of_a_network_that_fits_its_data():
@@ -215,7 +240,9 @@ def test_a_search_goes_on_from_a_saved_state(tmp_path):
     assert last.evidence == records[-1].evidence
 
 
-@pytest.mark.parametrize("wrong", [{"tries": 0}, {"share": 0.4}, {"factor": 1.0}, {"rate": 0.0}, {"steps": 0}, {"data": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"tries": 0}, {"share": 0.4}, {"updates": 0}, {"factor": 1.0}, {"rate": 0.0}, {"steps": 0}, {"data": 0}]
+)
 def test_settings_without_sense_are_refused(wrong):
     with pytest.raises(ValueError, match="must be"):
         ScaleSearch(**wrong)
@@ -268,6 +295,51 @@ def test_a_try_that_diverges_is_given_up(monkeypatch):
     assert record.loss < 10
     assert record.evidence is not None
     assert torch.equal(trainer.problem.model[0].weight, kept)
+
+
+def test_all_symmetry_is_asked_for_beside_all_scales_where_there_is_room(monkeypatch):
+    """In six epochs, of one each or of two; what is left finishes what was kept."""
+    for updates, gained, ended in ((4, 3, 18), (8, 2, 20)):
+        evidences = iter([-5.0, -6.0, -4.0, -3.0, -2.0, -1.0])  # without it, and then scales and the finish
+        monkeypatch.setattr(ScaleSearch, "evidence", lambda *parts, found=evidences: next(found))
+        search = ScaleSearch(updates=updates)
+        trainer = sb.Laplace(search=search).trainer(with_a_choice(), sb.Schedule(20, 20), sb.Optimiser())
+        state = trainer.init(torch.Generator().manual_seed(0))
+        rates = []
+        while not trainer.is_done(state):
+            last = trainer.epoch(state)
+            rates.append(last.learning_rate / sb.Schedule().learning_rate)
+        assert (last.epoch, state.search.gained, state.search.ended) == (20, gained, ended)
+        assert rates[18:] == pytest.approx([0.5, 0.25])  # of the finish, or of the last try
+        assert state.search.evidence == (-1.0 if gained == 3 else -3.0)
+
+
+@pytest.mark.parametrize("is_gain", [True, False])
+def test_a_finish_that_is_worse_than_what_it_began_with_is_undone(is_gain, monkeypatch):
+    trainer, state = search_by(20, [-1.0, -2.0, -2.0, 0.0 if is_gain else -2.0], monkeypatch)
+    kept = state.search.kept["model.0.weight"].clone()
+    while not trainer.is_done(state):
+        last = trainer.epoch(state)
+    assert last.epoch == 20
+    assert torch.equal(trainer.problem.model[0].weight, kept) == (not is_gain)
+
+
+def test_training_that_is_stopped_while_it_finishes_gives_what_was_kept(monkeypatch):
+    trainer, state = search_by(20, [-1.0, -2.0, -2.0], monkeypatch)
+    kept = state.search.kept["model.0.weight"].clone()
+    while state.epoch < 19:
+        trainer.epoch(state)
+    assert state.search.is_done
+    assert not torch.equal(trainer.problem.model[0].weight, kept)
+    trainer.conclude(state)
+    assert torch.equal(trainer.problem.model[0].weight, kept)
+
+
+def test_a_try_takes_as_many_steps_as_weights_need_to_follow():
+    search = ScaleSearch()
+    assert [search.epochs_of_try(100, steps) for steps in (1, 100, 200, 2000)] == [10, 8, 4, 1]
+    assert [search.epochs_of_try(epochs, 16) for epochs in (5, 10, 50)] == [0, 1, 5]
+    assert [search.epochs_before(epochs) for epochs in (5, 10, 50)] == [5, 7, 35]
 
 
 def test_precisions_of_the_first_try_are_scaled_and_nothing_else(monkeypatch):
