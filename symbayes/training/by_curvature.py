@@ -17,7 +17,7 @@ from symbayes.curvature.blocks import Block, decompose, negligible
 from symbayes.curvature.check import check_outputs
 from symbayes.curvature.evaluate import evaluating, tensor_cores
 from symbayes.curvature.kfac import Kfac, RunningCurvature
-from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Rule
+from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Rule, effective_of
 from symbayes.data.source import Batch
 from symbayes.errors import NotFiniteError
 from symbayes.evidence.evidence import Evidence, evidence_at
@@ -473,8 +473,8 @@ class LaplaceTrainer(CurvatureTrainer):
     @torch.no_grad()
     def _breaking(self, blocks: Mapping[str, Block]) -> float:
         """γ of paths that break a symmetry."""
-        precisions = self.problem.prior.precisions()
-        return sum((float(blocks[name].effective(precisions[name])) for name in breaking_tensors(self.problem)), 0.0)
+        breaking = {name: blocks[name] for name in breaking_tensors(self.problem)}
+        return sum((float(gamma) for gamma in effective_of(breaking, self.problem.prior.precisions()).values()), 0.0)
 
     def move_weights(self, state: CurvatureState) -> float:
         state.descent.share = slow_share(state.epoch + 1, self.main)
