@@ -192,6 +192,9 @@ class Factor:
     def dense(self) -> Float[Tensor, "block d d"]:
         return torch.diag_embed(self.matrices) if self.diagonal else self.matrices
 
+    def diagonals(self) -> Float[Tensor, "block d"]:
+        return self.matrices if self.diagonal else self.matrices.diagonal(dim1=1, dim2=2)
+
     def turn(self, columns: Float[Tensor, "block d e"], back: bool) -> Float[Tensor, "block d e"]:
         """Columns into the eigenbasis, or back."""
         if self.diagonal:
@@ -268,9 +271,14 @@ class KroneckerBlock(Block):
             A, G = G, A
         return torch.block_diag(*(torch.kron(g, a) for g, a in zip(G, A, strict=True)))
 
+    @property
+    def diagonal(self) -> Float[Tensor, " p"]:
+        """Of H, in the order of the flattened tensor."""
+        found = self.G.diagonals()[:, :, None] * self.A.diagonals()[:, None, :]
+        return (found.mT if self.transposed else found).flatten()
+
     def trace(self) -> Float[Tensor, ""]:
-        traces = [f.matrices.sum(-1) if f.diagonal else f.matrices.diagonal(dim1=1, dim2=2).sum(-1) for f in (self.G, self.A)]
-        return (traces[0] * traces[1]).sum()
+        return (self.G.diagonals().sum(-1) * self.A.diagonals().sum(-1)).sum()
 
     @property
     def squares(self) -> Float[Tensor, ""]:
@@ -293,8 +301,13 @@ class DenseBlock(Block):
     def dense(self) -> Float[Tensor, "p p"]:
         return torch.block_diag(*self.H.dense())
 
+    @property
+    def diagonal(self) -> Float[Tensor, " p"]:
+        """Of H."""
+        return self.H.diagonals().flatten()
+
     def trace(self) -> Float[Tensor, ""]:
-        return self.H.matrices.diagonal(dim1=1, dim2=2).sum()
+        return self.H.diagonals().sum()
 
     @property
     def squares(self) -> Float[Tensor, ""]:
