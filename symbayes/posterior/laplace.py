@@ -1,8 +1,8 @@
 """Laplace's posterior: N(W*, (H + Δ)⁻¹), from curvature that is known already.
 
-Of a tensor whose curvature is negligible against its precision, as of a path that is off, the diagonal of H is kept, and nothing
-is decomposed. That changes its covariance by ‖H‖/δ of itself, at most, which is below the root of machine precision; variances
-and log-determinant change by less than the square of that.
+Of a tensor whose curvature is negligible against its precision, as of a path that is off, only the diagonal of H is kept, and
+nothing is decomposed. That changes its covariance by ‖H‖/δ of itself, at most, which is below the root of machine precision;
+variances and log-determinant change by less than the square of that.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symbayes.curvature.blocks import Block, DenseBlock, DiagonalBlock, EigenBlock, Factor, KroneckerBlock, decompose, negligible
+from symbayes.curvature.blocks import (
+    Block,
+    DenseBlock,
+    DiagonalBlock,
+    EigenBlock,
+    Factor,
+    KroneckerBlock,
+    decompose,
+    negligible,
+)
 from symbayes.curvature.ggn import FullCurvature
 from symbayes.curvature.lanczos import PreconditionedCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature
@@ -109,7 +118,7 @@ def _eigen_spread(
 
 
 def _decompose(blocks: Mapping[str, Block], precisions: Mapping[str, Tensor]) -> dict[str, Block]:
-    """Blocks whose eigenbases are known, all found at once in double precision; only the diagonal of those that are negligible."""
+    """Blocks with eigenbases, all found at once in double precision; of those that are negligible only the diagonal."""
     for name, block in blocks.items():
         for part in vars(block).values():
             if isinstance(part, Factor):
