@@ -272,7 +272,7 @@ class KroneckerBlock(Block):
         return torch.block_diag(*(torch.kron(g, a) for g, a in zip(G, A, strict=True)))
 
     @property
-    def diagonal(self) -> Float[Tensor, " p"]:
+    def diagonal_entries(self) -> Float[Tensor, " p"]:
         """Of H, in the order of the flattened tensor."""
         found = self.G.diagonals()[:, :, None] * self.A.diagonals()[:, None, :]
         return (found.mT if self.transposed else found).flatten()
@@ -302,7 +302,7 @@ class DenseBlock(Block):
         return torch.block_diag(*self.H.dense())
 
     @property
-    def diagonal(self) -> Float[Tensor, " p"]:
+    def diagonal_entries(self) -> Float[Tensor, " p"]:
         """Of H."""
         return self.H.diagonals().flatten()
 

@@ -131,7 +131,7 @@ def _decompose(blocks: Mapping[str, Block], precisions: Mapping[str, Tensor]) ->
 
 
 def _diagonal(block: Block) -> Block:
-    return DiagonalBlock(block.diagonal) if isinstance(block, KroneckerBlock | DenseBlock) else block
+    return DiagonalBlock(block.diagonal_entries) if isinstance(block, KroneckerBlock | DenseBlock) else block
 
 
 def _lower(H: Float[Tensor, "p p"], precision: Float[Tensor, " p"], name: str) -> Float[Tensor, "p p"]:

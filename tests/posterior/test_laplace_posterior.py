@@ -129,7 +129,7 @@ def test_of_tensors_that_are_off_the_diagonal_is_kept_within_its_bound(model, ru
         assert torch.linalg.matrix_norm(found - wanted, 2) <= ratio
         rounding = 1e-14
         assert_close(found.diagonal(), wanted.diagonal(), rtol=ratio**2 + rounding, atol=0)
-        assert_close(delta * spread.variances() - 1, -block.diagonal / delta, rtol=1e-4, atol=rounding)
+        assert_close(delta * spread.variances() - 1, -block.diagonal_entries / delta, rtol=1e-4, atol=rounding)
 
 
 def factors_of(block):
