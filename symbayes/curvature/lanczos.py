@@ -141,7 +141,8 @@ class LanczosCurvature(Curvature):
         return self._keep("both", precisions, self._solve)[1]
 
     def _keep(self, what: str, precisions: Precisions, find: Callable[[Precisions], Found]) -> Found:
-        key = tuple(float(precisions[name].detach()) for name in self.products.sizes)
+        # A GPU is waited for once, not for each of them.
+        key = tuple(torch.stack([precisions[name].detach().double() for name in self.products.sizes]).tolist())
         if what not in self._last or self._last[what][0] != key:
             self._last[what] = (key, find(precisions))
         found: Found = self._last[what][1]
