@@ -25,7 +25,7 @@ from symbayes.errors import NotFiniteError
 
 
 def eigendecompose(
-    matrices: Float[Tensor, "block d d"], name: str, *, vectors: bool
+    matrices: Float[Tensor, "block d d"], name: str, *, vectors: bool, dtype: torch.dtype | None = None
 ) -> tuple[Float[Tensor, "block d"], Float[Tensor, "block d d"] | None]:
     """Eigenvalues, not below zero, and eigenvectors as columns if so; in double precision where single precision fails.
 
@@ -35,6 +35,7 @@ def eigendecompose(
         matrices: To be decomposed.
         name: Of the tensor whose curvature they are, for messages.
         vectors: Whether eigenvectors are found, too.
+        dtype: In which to begin; that of the matrices when None, which is that of the answer in any case.
 
     Raises:
         NotFiniteError: If they cannot be decomposed.
@@ -45,8 +46,8 @@ def eigendecompose(
     is_zero = mean <= 1e6 * torch.finfo(matrices.dtype).tiny
     scale = torch.where(is_zero, 1.0, mean)
     unit = torch.where(is_zero, torch.eye(size, dtype=matrices.dtype, device=matrices.device), matrices / scale)
-    for dtype in (matrices.dtype, torch.float64):
-        attempt = unit.to(dtype)
+    for attempted in dict.fromkeys((dtype or matrices.dtype, torch.float64)):
+        attempt = unit.to(attempted)
         try:
             if vectors:
                 values, found = torch.linalg.eigh(attempt)
@@ -191,6 +192,9 @@ class Factor:
     def dense(self) -> Float[Tensor, "block d d"]:
         return torch.diag_embed(self.matrices) if self.diagonal else self.matrices
 
+    def diagonals(self) -> Float[Tensor, "block d"]:
+        return self.matrices if self.diagonal else self.matrices.diagonal(dim1=1, dim2=2)
+
     def turn(self, columns: Float[Tensor, "block d e"], back: bool) -> Float[Tensor, "block d e"]:
         """Columns into the eigenbasis, or back."""
         if self.diagonal:
@@ -267,9 +271,14 @@ class KroneckerBlock(Block):
             A, G = G, A
         return torch.block_diag(*(torch.kron(g, a) for g, a in zip(G, A, strict=True)))
 
+    @property
+    def diagonal_entries(self) -> Float[Tensor, " p"]:
+        """Of H, in the order of the flattened tensor."""
+        found = self.G.diagonals()[:, :, None] * self.A.diagonals()[:, None, :]
+        return (found.mT if self.transposed else found).flatten()
+
     def trace(self) -> Float[Tensor, ""]:
-        traces = [f.matrices.sum(-1) if f.diagonal else f.matrices.diagonal(dim1=1, dim2=2).sum(-1) for f in (self.G, self.A)]
-        return (traces[0] * traces[1]).sum()
+        return (self.G.diagonals().sum(-1) * self.A.diagonals().sum(-1)).sum()
 
     @property
     def squares(self) -> Float[Tensor, ""]:
@@ -292,8 +301,13 @@ class DenseBlock(Block):
     def dense(self) -> Float[Tensor, "p p"]:
         return torch.block_diag(*self.H.dense())
 
+    @property
+    def diagonal_entries(self) -> Float[Tensor, " p"]:
+        """Of H."""
+        return self.H.diagonals().flatten()
+
     def trace(self) -> Float[Tensor, ""]:
-        return self.H.matrices.diagonal(dim1=1, dim2=2).sum()
+        return self.H.diagonals().sum()
 
     @property
     def squares(self) -> Float[Tensor, ""]:
@@ -359,13 +373,16 @@ def negligible(blocks: Mapping[str, Block], precisions: Mapping[str, Tensor]) ->
     return {name for name, is_small in zip(left, small, strict=True) if is_small}
 
 
-def decompose(blocks: Iterable[Block], *, vectors: bool = False, up_to: int | None = None) -> None:
+def decompose(
+    blocks: Iterable[Block], *, vectors: bool = False, up_to: int | None = None, dtype: torch.dtype | None = None
+) -> None:
     """Decompose factors that are not yet, those of one size together: on a GPU many matrices cost hardly more than one.
 
     Args:
         blocks: Whose factors.
         vectors: Whether eigenvectors are found, too.
         up_to: The largest size of factors to decompose; all when None.
+        dtype: In which; that of the factors when None.
     """
     by_size: dict[tuple[Any, ...], dict[int, Factor]] = {}
     for block in blocks:
@@ -378,7 +395,8 @@ def decompose(blocks: Iterable[Block], *, vectors: bool = False, up_to: int | No
         factors = list(of_size.values())
         counts = [len(factor.matrices) for factor in factors]
         names = ", ".join(dict.fromkeys(factor.name for factor in factors))
-        values, found = eigendecompose(torch.cat([factor.matrices for factor in factors]), names, vectors=vectors)
+        stack = torch.cat([factor.matrices for factor in factors])
+        values, found = eigendecompose(stack, names, vectors=vectors, dtype=dtype)
         for factor, own in zip(factors, values.split(counts), strict=True):
             vars(factor)["eigenvalues"] = own
         if found is not None:

@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.blocks import Block, DenseBlock, EigenBlock, Factor, KroneckerBlock, SecondMoment
+from symbayes.curvature.blocks import Block, DenseBlock, EigenBlock, Factor, KroneckerBlock, SecondMoment, decompose
 from symbayes.curvature.capture import Capture, depends_on_more
 from symbayes.curvature.diagonal import DiagonalAccumulator, weight_gradients
 from symbayes.curvature.memory import ROW_BUDGET, ROW_BUDGET_CPU
@@ -232,6 +232,8 @@ class Ekfac(Rule):
         base = Kfac(self.fisher, batch_size=self.batch_size)
         with torch.no_grad():
             basis = base.curvature(model, data, likelihood, generator=generator).blocks
+            # Of biases only the curvature is wanted, not a basis.
+            decompose((b for b in basis.values() if isinstance(b, KroneckerBlock)), vectors=True, dtype=torch.float64)
         sites = Layout.of(model).sites
 
         def accumulator(site: Site) -> Accumulator:

@@ -22,6 +22,10 @@ never too much (Golub and Meurant 1994). So what is left out by stopping after k
 γ starts from b rather than from z, so that in sum over all tensors it is a quadratic form, which a short solve gives
 with an error of second order, from one side: the sum of γ comes down on the right one as k grows. K need not be subtracted as a
 control variate: signs in its own basis give tr K (K + Δ)⁻¹ without error.
+
+All of that holds for every K. So a block that is negligible against its precision, as of a path that is off, need not be
+decomposed: in its place is the multiple of the identity that has its trace. That adds √2 ‖K_l‖ / δ_l to the standard error of a
+probe, at most, which is less than √(2 ε) with ε the precision of numbers.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,10 +37,18 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.blocks import Block
+from symbayes.curvature.blocks import Block, DiagonalBlock, decompose, negligible
 from symbayes.curvature.ggn import Pairs, Product, Products, products_of
 from symbayes.curvature.kfac import Kfac, data_at_once
-from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Precisions, Rule, log_det_of
+from symbayes.curvature.rule import (
+    BlockCurvature,
+    Curvature,
+    MonteCarloFisher,
+    Precisions,
+    Rule,
+    effective_of,
+    log_det_of,
+)
 from symbayes.data.source import DataSource
 from symbayes.likelihoods.likelihood import Likelihood
 
@@ -129,7 +141,8 @@ class LanczosCurvature(Curvature):
         return self._keep("both", precisions, self._solve)[1]
 
     def _keep(self, what: str, precisions: Precisions, find: Callable[[Precisions], Found]) -> Found:
-        key = tuple(float(precisions[name].detach()) for name in self.products.sizes)
+        # A GPU is waited for once, not for each of them.
+        key = tuple(torch.stack([precisions[name].detach().double() for name in self.products.sizes]).tolist())
         if what not in self._last or self._last[what][0] != key:
             self._last[what] = (key, find(precisions))
         found: Found = self._last[what][1]
@@ -290,11 +303,9 @@ class PreconditionedCurvature(LanczosCurvature):
         self.blocks = {name: blocks[name] for name in products.sizes}
         #: How the blocks were estimated, in words.
         self.base = base
-        self.eigenvalues = torch.cat([block.eigenvalues for block in self.blocks.values()])
-        if comparable:
-            # Signs of the weights, not of eigenvectors, which have other signs and another order for blocks that hardly differ:
-            # more noise, but the same for weights and precisions that are to be compared.
-            self.probes = torch.stack([self._rotate(probe) for probe in probes])
+        # Signs of the weights, not of eigenvectors, which have other signs and another order for blocks that hardly differ:
+        # more noise, but the same for weights and precisions that are to be compared.
+        self.comparable = comparable
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         """γ by tensor, never zero where the blocks have some.
@@ -302,7 +313,7 @@ class PreconditionedCurvature(LanczosCurvature):
         Of a tensor with few effective parameters signs say little; what all tensors have, relative to the blocks, says more.
         """
         found = super().effective(precisions)
-        blocks = {name: block.effective(precisions[name].detach()) for name, block in self.blocks.items()}
+        blocks = effective_of(self.blocks, {name: precision.detach() for name, precision in precisions.items()})
         by_blocks = torch.stack(list(blocks.values())).sum()
         ratio = torch.stack(list(found.values())).sum() / by_blocks.clamp(min=torch.finfo(by_blocks.dtype).tiny)
         few = HALF_WEIGHT / len(self.probes[: self.of_gamma])
@@ -316,26 +327,29 @@ class PreconditionedCurvature(LanczosCurvature):
 
     def solve(self, vector: Float[Tensor, " p"], precisions: Precisions) -> Float[Tensor, " p"]:
         """(H + Δ)⁻¹ v, by as many steps as a probe takes."""
-        product, S = self._scale(precisions)
-        space = tridiagonalise(product, S * self._rotate(vector), self.steps)
-        return self._rotate(S * space.solution(), back=True)
+        near = self._near(precisions)
+        product, S = self._scale(precisions, near)
+        space = tridiagonalise(product, S * self._rotate(vector, near), self.steps)
+        return self._rotate(S * space.solution(), near, back=True)
 
     def precondition(self, vector: Float[Tensor, " p"], precisions: Precisions, *, back: bool = False) -> Float[Tensor, " p"]:
         """S Uᵀ v, or U S v back: with weights U S u, the curvature in u is M, which is nearly the identity."""
-        S = self._scale(precisions)[1]
-        return self._rotate(S * vector, back=True) if back else S * self._rotate(vector)
+        near = self._near(precisions)
+        S = self._scale(precisions, near)[1]
+        return self._rotate(S * vector, near, back=True) if back else S * self._rotate(vector, near)
 
     def pairs(self, precisions: Precisions) -> Pairs:
         return self._keep("pairs", precisions, self._pairs)
 
     def _log_dets(self, precisions: Precisions) -> tuple[Float[Tensor, " probe"], Float[Tensor, " probe"]]:
         """As each probe has it, and how much too large that may be."""
-        product, S = self._scale(precisions)
-        beside = log_det_of(self.blocks, {name: precision.detach() for name, precision in precisions.items()})
+        near = self._near(precisions)
+        product, S = self._scale(precisions, near)
+        beside = log_det_of(near, {name: precision.detach() for name, precision in precisions.items()})
         # M is at least S Δ S: H has no negative eigenvalue.
         lowest = float((S.square() * self.products.expand(precisions)).min())
         values, slacks = [], []
-        for z in self.probes:
+        for z in self._starts(near):
             space = tridiagonalise(product, z, self.steps)
             value = space.log_form()
             values.append(beside + value.to(beside))
@@ -343,28 +357,45 @@ class PreconditionedCurvature(LanczosCurvature):
         return torch.stack(values), torch.stack(slacks)
 
     def _pairs(self, precisions: Precisions) -> Pairs:
-        product, S = self._scale(precisions)
+        near = self._near(precisions)
+        product, S = self._scale(precisions, near)
         root = self.products.expand(precisions).sqrt()
         pairs = []
-        probes = self.probes[: self.of_gamma]
+        probes = self._starts(near)[: self.of_gamma]
         for z in probes:
             b = S * root * z
             x = S * tridiagonalise(product, b, self.steps).solution() / len(probes)
-            pairs.append((self._rotate(x, back=True), self._rotate(z / root, back=True)))
+            pairs.append((self._rotate(x, near, back=True), self._rotate(z / root, near, back=True)))
         return pairs
 
-    def _scale(self, precisions: Precisions) -> tuple[Product, Float[Tensor, " p"]]:
+    def _near(self, precisions: Precisions) -> Mapping[str, Block]:
+        """K as blocks with an eigenbasis: all decomposed at once, or multiples of the identity where they are negligible."""
+        return self._keep("near", precisions, self._find_near)
+
+    def _find_near(self, precisions: Precisions) -> dict[str, Block]:
+        left = negligible(self.blocks, precisions)
+        # In double precision: over millions of weights it would count if vectors were only nearly of length one.
+        decompose((block for name, block in self.blocks.items() if name not in left), vectors=True, dtype=torch.float64)
+        sizes = self.products.sizes
+        even = {name: DiagonalBlock((self.blocks[name].trace() / sizes[name]).expand(sizes[name])) for name in left}
+        return {name: even.get(name, block) for name, block in self.blocks.items()}
+
+    def _starts(self, near: Mapping[str, Block]) -> list[Float[Tensor, " p"]]:
+        """The random vectors, in the eigenbasis."""
+        return [self._rotate(probe, near) for probe in self.probes] if self.comparable else list(self.probes)
+
+    def _scale(self, precisions: Precisions, near: Mapping[str, Block]) -> tuple[Product, Float[Tensor, " p"]]:
         """v ↦ M v, and S."""
         delta = self.products.expand(precisions)
-        S = (self.eigenvalues + delta).rsqrt()
+        S = (torch.cat([block.eigenvalues for block in near.values()]) + delta).rsqrt()
 
         def product(v: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-            Hv = self.products.product(self._rotate(S * v, back=True))
-            return S * (self._rotate(Hv) + delta * S * v)
+            Hv = self.products.product(self._rotate(S * v, near, back=True))
+            return S * (self._rotate(Hv, near) + delta * S * v)
 
         return product, S
 
-    def _rotate(self, vector: Float[Tensor, " p"], *, back: bool = False) -> Float[Tensor, " p"]:
+    def _rotate(self, vector: Float[Tensor, " p"], near: Mapping[str, Block], *, back: bool = False) -> Float[Tensor, " p"]:
         """Into the eigenbasis of all blocks, or back."""
         parts = self.products.split(vector)
-        return torch.cat([block.turn(parts[name], back=back) for name, block in self.blocks.items()])
+        return torch.cat([block.turn(parts[name], back=back) for name, block in near.items()])

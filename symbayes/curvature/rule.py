@@ -191,8 +191,7 @@ class BlockCurvature(Curvature):
         return self.replay.surrogates(precisions, share, generator)
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
-        series = _decompose(self.blocks, precisions)
-        return {name: block.effective(precisions[name], negligible=name in series) for name, block in self.blocks.items()}
+        return effective_of(self.blocks, precisions)
 
     def trace(self) -> dict[str, Float[Tensor, ""]]:
         """tr H by tensor."""
@@ -204,6 +203,12 @@ def log_det_of(blocks: Mapping[str, Block], precisions: Precisions) -> Float[Ten
     series = _decompose(blocks, precisions)
     terms = [block.log_det(precisions[name], negligible=name in series) for name, block in blocks.items()]
     return sum(terms[1:], terms[0])
+
+
+def effective_of(blocks: Mapping[str, Block], precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
+    """γ of independent blocks, by tensor."""
+    series = _decompose(blocks, precisions)
+    return {name: block.effective(precisions[name], negligible=name in series) for name, block in blocks.items()}
 
 
 def _decompose(blocks: Mapping[str, Block], precisions: Precisions) -> set[str]:

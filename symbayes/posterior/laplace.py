@@ -1,4 +1,9 @@
-"""Laplace's posterior: N(W*, (H + Δ)⁻¹), from curvature that is known already."""
+"""Laplace's posterior: N(W*, (H + Δ)⁻¹), from curvature that is known already.
+
+Of a tensor whose curvature is negligible against its precision, as of a path that is off, only the diagonal of H is kept, and
+nothing is decomposed. That changes its covariance by ‖H‖/δ of itself, at most, which is below the root of machine precision;
+variances and log-determinant change by less than the square of that.
+"""
 
 from collections.abc import Mapping
 
@@ -6,7 +11,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symbayes.curvature.blocks import Block, DiagonalBlock, EigenBlock, Factor, KroneckerBlock
+from symbayes.curvature.blocks import (
+    Block,
+    DenseBlock,
+    DiagonalBlock,
+    EigenBlock,
+    Factor,
+    KroneckerBlock,
+    decompose,
+    negligible,
+)
 from symbayes.curvature.ggn import FullCurvature
 from symbayes.curvature.lanczos import PreconditionedCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature
@@ -39,10 +53,11 @@ def laplace_posterior(curvature: Curvature, model: nn.Module, prior: Prior) -> P
 @torch.no_grad()
 def posterior_at(curvature: Curvature, mean: Weights, precisions: Mapping[str, Tensor]) -> Posterior:
     """The same for weights W* and precisions δ by tensor, as they were when the curvature was found."""
-    precisions = {name: precision.double() for name, precision in precisions.items()}
+    given, precisions = precisions, {name: precision.double() for name, precision in precisions.items()}
     if isinstance(curvature, BlockCurvature | PreconditionedCurvature):
         _check(mean, curvature.blocks)
-        parts = [({name: mean[name]}, _spread(curvature.blocks[name], precisions[name], name)) for name in mean]
+        blocks = _decompose(curvature.blocks, given)
+        parts = [({name: mean[name]}, _spread(blocks[name], precisions[name], name)) for name in mean]
     elif isinstance(curvature, FullCurvature):
         _check(mean, curvature.sizes)
         ordered = {name: mean[name] for name in curvature.sizes}
@@ -75,9 +90,9 @@ def _spread(block: Block, precision: Float[Tensor, ""], name: str) -> Spread:
     """(H + δI)⁻¹ for one tensor, in double precision."""
     match block:
         case KroneckerBlock():
-            g, U_G = _decompose(block.G, name)
-            a, U_A = (_finite(block.A.matrices, name).double(), None) if block.A.diagonal else _decompose(block.A, name)
-            return _eigen_spread(g[:, :, None] * a[:, None, :] + precision, U_G, U_A, block.transposed)
+            values = block.G.eigenvalues.double()[:, :, None] * block.A.eigenvalues.double()[:, None, :]
+            U_A = None if block.A.diagonal else block.A.eigenvectors
+            return _eigen_spread(values + precision, block.G.eigenvectors, U_A, block.transposed)
         case EigenBlock():
             values, basis = _finite(block.values, name).double(), block.basis
             U_A = None if basis.A.diagonal else basis.A.eigenvectors
@@ -102,10 +117,21 @@ def _eigen_spread(
     return EigenSpread(U_A, U_G, std.mT) if transposed else EigenSpread(U_G, U_A, std)
 
 
-def _decompose(factor: Factor, name: str) -> tuple[Float[Tensor, "block d"], Float[Tensor, "block d d"]]:
-    """Eigenvalues, not below zero, and eigenvectors as columns, in double precision."""
-    values, vectors = torch.linalg.eigh(_finite(factor.matrices, name).double())
-    return values.clamp(min=0), vectors
+def _decompose(blocks: Mapping[str, Block], precisions: Mapping[str, Tensor]) -> dict[str, Block]:
+    """Blocks with eigenbases, all found at once in double precision; of those that are negligible only the diagonal."""
+    for name, block in blocks.items():
+        for part in vars(block).values():
+            if isinstance(part, Factor):
+                _finite(part.matrices, name)
+    left = negligible(blocks, precisions)
+    # Others have a Cholesky factor, and need no basis.
+    of_factors = (block for name, block in blocks.items() if isinstance(block, KroneckerBlock) and name not in left)
+    decompose(of_factors, vectors=True, dtype=torch.float64)
+    return {name: _diagonal(block) if name in left else block for name, block in blocks.items()}
+
+
+def _diagonal(block: Block) -> Block:
+    return DiagonalBlock(block.diagonal_entries) if isinstance(block, KroneckerBlock | DenseBlock) else block
 
 
 def _lower(H: Float[Tensor, "p p"], precision: Float[Tensor, " p"], name: str) -> Float[Tensor, "p p"]:

@@ -20,7 +20,7 @@ from symbayes.curvature.kfac import Kfac, RunningCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Rule
 from symbayes.data.source import Batch
 from symbayes.errors import NotFiniteError
-from symbayes.evidence.evidence import Evidence, evidence_at
+from symbayes.evidence.evidence import evidence_at
 from symbayes.invariance.extents import all_extents
 from symbayes.layout import hyperparameters, weights
 from symbayes.posterior.laplace import posterior_at
@@ -243,31 +243,31 @@ class CurvatureTrainer(Trainer[CurvatureState]):
         """The evidence after a hyper-step, if there is one, and the extents that it is of; at the end, of what is kept."""
         problem = self.problem
         with torch.no_grad():
-            if moves:
-                curvature = self.hyper_step(state, curvature)
+            curvature = self.hyper_step(state, curvature) if moves else curvature
+            if last and state.best is None and self.final_rule is not None:
+                curvature = self._pass(state, self.final_rule)  # of the other, nobody would see the evidence
             evidence = evidence_at(curvature, problem.model, problem.prior, problem.data.size)
         if not evidence.total.isfinite():
             raise NotFiniteError(f"The log evidence must be finite, got {evidence}. Check the scale of inputs and precisions.")
+        found = problem.described(evidence)
         if state.best is not None:
             state.best.offer(evidence, state.epoch + 1, state.before)
         if last:
             state.curvature = curvature
-            return self._final(state, evidence), all_extents(problem.model)
+            return found if state.best is None else self._restore(state, state.best), all_extents(problem.model)
         # Before extents move: it is the evidence of those that there were.
-        found = problem.described(evidence), all_extents(problem.model)
+        extents = all_extents(problem.model)
         if moves:
             self.move_extents(state, curvature)
-        return found
+        return found, extents
 
-    def _final(self, state: CurvatureState, evidence: Evidence) -> EvidenceRecord:
-        """The evidence of what is kept: the best state, or the last, under the final rule if there is one."""
-        problem, found = self.problem, None
-        if state.best is not None:
-            found = state.best.restore()
-            if state.best.epoch != state.epoch + 1:
-                state.before, state.curvature = state.best.before, None
+    def _restore(self, state: CurvatureState, best: Best) -> EvidenceRecord:
+        """Go back to the best state; its evidence, under the final rule if there is one."""
+        problem, found = self.problem, best.restore()
+        if best.epoch != state.epoch + 1:
+            state.before, state.curvature = best.before, None
         if self.final_rule is None:
-            return found or problem.described(evidence)
+            return found
         with torch.no_grad():
             state.curvature = self._pass(state, self.final_rule)
             return problem.described(evidence_at(state.curvature, problem.model, problem.prior, problem.data.size))

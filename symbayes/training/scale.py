@@ -33,6 +33,7 @@ from symbayes.curvature.blocks import Block
 from symbayes.curvature.ggn import products_of
 from symbayes.curvature.kfac import data_at_once
 from symbayes.curvature.lanczos import PreconditionedCurvature
+from symbayes.curvature.rule import effective_of
 from symbayes.data.source import DataSource, TensorSource
 from symbayes.errors import NotFiniteError
 from symbayes.layout import Layout, weights
@@ -242,8 +243,8 @@ def breaking_tensors(problem: Problem) -> list[str]:
 @torch.no_grad()
 def breaking_gamma(problem: Problem, blocks: Mapping[str, Block]) -> float:
     """γ of such tensors, by this curvature."""
-    precisions = problem.prior.precisions()
-    return sum((float(blocks[name].effective(precisions[name])) for name in breaking_tensors(problem)), 0.0)
+    breaking = {name: blocks[name] for name in breaking_tensors(problem)}
+    return sum((float(gamma) for gamma in effective_of(breaking, problem.prior.precisions()).values()), 0.0)
 
 
 def scaled_groups(prior: Prior, problem: Problem) -> Bool[Tensor, " group"]:

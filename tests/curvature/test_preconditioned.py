@@ -8,9 +8,11 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
+from symbayes.curvature.blocks import Factor, decompose
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos, Preconditioned
+from symbayes.curvature.rule import log_det_of
 from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.factored import FactoredPath
@@ -66,7 +68,7 @@ def test_all_signs_of_a_basis_together_give_every_effective_parameter(problem):
     """Probes along all axes of the eigenbasis, for which z zᵀ adds up to the identity."""
     _, _, precisions, dense = problem
     curvature = found_by(Preconditioned(Kfac(), steps=1), problem)
-    product, S = curvature._scale(precisions)
+    product, S = curvature._scale(precisions, curvature._near(precisions))
     root = curvature.products.expand(precisions).sqrt()
     axes = torch.eye(len(S), dtype=S.dtype)
     M = torch.stack([product(axis) for axis in axes])
@@ -129,6 +131,76 @@ def test_a_tensor_that_is_off_keeps_some_effective_parameters(problem):
     curvature = found_by(Preconditioned(Kfac(), steps=10), problem)
     for name, gamma in curvature.effective(off).items():
         assert 0 < gamma < 2 * curvature.blocks[name].effective(off[name])
+
+
+def switched_off(precisions):
+    """Precisions under which the factored path is off."""
+    return {name: precision * 1e15 if "factored" in name else precision for name, precision in precisions.items()}
+
+
+def is_decomposed(block):
+    return any("eigenvalues" in vars(part) or "eigenvectors" in vars(part) for part in factors_of(block))
+
+
+def factors_of(block):
+    return [part for part in vars(block).values() if isinstance(part, Factor)]
+
+
+def test_blocks_of_a_path_that_is_off_are_not_decomposed_and_the_identity_still_holds(problem):
+    """log|I + HΔ⁻¹| = log|I + KΔ⁻¹| + log|M| and γ, against the dense matrix and against all blocks decomposed."""
+    _, _, precisions, dense = problem
+    off = switched_off(precisions)
+    curvature, slow = (found_by(Preconditioned(Kfac(), steps=400), problem) for _ in range(2))
+    decompose(slow.blocks.values(), vectors=True)
+    for found in (curvature, slow):
+        near = found._near(off)
+        product, S = found._scale(off, near)
+        M = torch.stack([product(axis) for axis in torch.eye(len(S), dtype=S.dtype)])
+        beside = sum(block.log_det(off[name]) for name, block in near.items())
+        assert_close(beside + torch.linalg.slogdet(M)[1], dense.log_det(off), rtol=1e-10, atol=0)
+    assert {name for name, block in curvature.blocks.items() if is_decomposed(block)} == {n for n in off if "factored" not in n}
+    for name, gamma in slow.effective(off).items():
+        assert_close(curvature.effective(off)[name], gamma, rtol=1e-6, atol=0)
+
+
+def test_what_is_left_undecomposed_adds_next_to_nothing_to_the_error_of_a_probe(problem):
+    """At most √2 ‖K_l‖ / δ_l for each such block: log M is that of K itself but for terms of second order."""
+    model, data, precisions, _ = problem
+    with torch.no_grad():
+        blocks = Kfac().curvature(model, data, Categorical()).blocks
+    K = torch.block_diag(*(block.dense() for block in blocks.values()))
+    # Products with K: then M is the identity wherever K was decomposed, and all noise is of what was not.
+    off = switched_off(precisions)
+    curvature = found_by(Preconditioned(Kfac(), steps=60, probes=200), problem)
+    assert list(curvature.blocks) == list(blocks)
+    curvature.products = replace(curvature.products, product=lambda v: K @ v)
+    bound = 2 * sum(float(block.norm / off[name]) ** 2 for name, block in blocks.items() if "factored" in name)
+    assert 0 < bound < 1e-15
+    assert float(curvature.log_dets(off).std()) < 1.2 * bound**0.5 + 1e-12
+    assert_close(curvature.log_det(off), log_det_of(blocks, off), rtol=1e-10, atol=0)
+
+
+def test_factors_of_one_size_are_decomposed_at_once_with_their_vectors(problem, monkeypatch):
+    """Once for eigenvalues and eigenvectors, whatever is asked afterwards."""
+    _, _, precisions, _ = problem
+    curvature = found_by(Preconditioned(Kfac(), steps=3), problem)
+    stacks, rightly = [], torch.linalg.eigh
+
+    def counted(matrices):
+        stacks.append(matrices.shape)
+        return rightly(matrices)
+
+    def never(matrices):
+        raise AssertionError("eigenvalues come with vectors")
+
+    monkeypatch.setattr(torch.linalg, "eigvalsh", never)
+    monkeypatch.setattr("symbayes.curvature.blocks.torch.linalg.eigh", counted)
+    decomposed = {id(part): part.matrices.shape for block in curvature.blocks.values() for part in factors_of(block)}
+    curvature._near(precisions)
+    assert len(stacks) == len({shape[1] for shape in decomposed.values()})
+    assert sum(shape[0] for shape in stacks) == sum(shape[0] for shape in decomposed.values())
+    curvature._near({name: 2 * precision for name, precision in precisions.items()})
+    assert len(stacks) == len({shape[1] for shape in decomposed.values()})
 
 
 def test_data_that_say_nothing_determine_nothing():

@@ -104,6 +104,54 @@ def test_every_kind_of_block_is_met(generator):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("rule", ["kfac", "kfac, pooled", "ggn by tensor"])
+@pytest.mark.parametrize("model", MODELS)
+def test_of_tensors_that_are_off_the_diagonal_is_kept_within_its_bound(model, rule, generator):
+    """Next to the limit of what is negligible: covariances to ‖H‖/δ, variances and log-determinant to its square."""
+    model, prior, inputs = problem(model, generator)
+    curvature = curvature_of(RULES[rule], model, inputs)
+    limit = torch.finfo(torch.float64).eps ** 0.5
+    off = {name: float(block.norm) / (0.9 * limit) for name, block in curvature.blocks.items() if any(factors_of(block))}
+    with torch.no_grad():
+        for name, precision in off.items():
+            prior.log_precision[prior.groups.index(prior.group_of[name])] = torch.tensor(precision).log()
+    precisions = {name: precision.detach().double() for name, precision in prior.precisions().items()}
+    for members, spread in laplace_posterior(curvature, model, prior).parts:
+        (name,) = members.shapes
+        if name not in off:
+            continue
+        block, delta = curvature.blocks[name], precisions[name]
+        assert isinstance(spread, DiagonalSpread)
+        assert not any("eigenvalues" in vars(part) or "eigenvectors" in vars(part) for part in factors_of(block))
+        ratio = float(block.norm / delta)
+        wanted = delta * dense_inverse(block, delta)
+        found = delta * covariance(spread, members.size)
+        assert torch.linalg.matrix_norm(found - wanted, 2) <= ratio
+        rounding = 1e-14
+        assert_close(found.diagonal(), wanted.diagonal(), rtol=ratio**2 + rounding, atol=0)
+        assert_close(delta * spread.variances() - 1, -block.diagonal_entries / delta, rtol=1e-4, atol=rounding)
+
+
+def factors_of(block):
+    """Those that would be decomposed."""
+    return [part for part in vars(block).values() if isinstance(part, Factor) and not part.diagonal]
+
+
+def test_all_factors_of_one_size_are_decomposed_at_once(generator, monkeypatch):
+    model, prior, inputs = problem("relaxed", generator)
+    curvature = curvature_of(sb.Kfac(), model, inputs)
+    sizes, rightly = [], torch.linalg.eigh
+
+    def counted(matrices):
+        sizes.append(matrices.shape[-1])
+        return rightly(matrices)
+
+    monkeypatch.setattr(torch.linalg, "eigh", counted)
+    laplace_posterior(curvature, model, prior)
+    laplace_posterior(curvature, model, prior)
+    assert len(sizes) == len(set(sizes)) > 1
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_the_full_matrix_gives_one_part_over_all_tensors(model, generator):
     model, prior, inputs = problem(model, generator)

@@ -14,6 +14,7 @@ import symbayes as sb
 from symbayes.curvature import Ggn, Lanczos, MonteCarloFisher, TangentKernel
 from symbayes.data.source import TensorSource, as_source
 from symbayes.report.runs import make_page
+from symbayes.training import by_curvature
 from symbayes.training.record import Record
 from symbayes.training.trainer import Problem, train
 from tests.damage import reseal
@@ -107,6 +108,19 @@ def test_the_final_rule_reports_the_evidence_of_what_is_kept():
     assert result.evidence.estimator == "exact GGN (full)"
     again = sb.laplace_evidence(result.model, blobs(), result.likelihood, result.prior, rule=Ggn())
     assert result.log_evidence == pytest.approx(float(again.total.detach()), rel=1e-4)
+
+
+def test_only_the_evidence_of_the_final_rule_is_found_at_the_end(monkeypatch):
+    """That of the other rule would cost a decomposition of all factors, and nobody would see it."""
+    asked, rightly = [], by_curvature.evidence_at
+
+    def noted(curvature, *rest):
+        asked.append(curvature.estimator)
+        return rightly(curvature, *rest)
+
+    monkeypatch.setattr(by_curvature, "evidence_at", noted)
+    result = sb.fit(network(), blobs(), objective=sb.Map(sb.Kfac(), Ggn()), **QUICK)
+    assert asked == [result.evidence.estimator] == ["exact GGN (full)"]
 
 
 def test_training_is_a_generator_of_records():

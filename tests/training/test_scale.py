@@ -153,6 +153,25 @@ def test_paths_that_share_a_precision_with_others_are_not_switched_off():
     assert breaking_tensors(with_a_choice(sb.LayerwisePrior)) == []
 
 
+@torch.no_grad()
+def test_a_search_decomposes_nothing_of_paths_that_are_off():
+    """Neither for its evidence nor for how much they are used."""
+    problem = with_a_choice()
+    blocks = sb.Kfac().curvature(problem.model, problem.data, problem.likelihood).blocks
+    used = sum(float(blocks[name].effective(problem.prior.precisions()[name])) for name in BREAKING)
+    trainer = sb.Laplace(search=ScaleSearch()).trainer(problem, sb.Schedule(20, 20), sb.Optimiser())
+    assert trainer._breaking(blocks) == pytest.approx(used, rel=1e-12)
+    for name in BREAKING:
+        prior = problem.prior
+        prior.log_precision[prior.groups.index(prior.group_of[name])] = log(float(blocks[name].norm) * 1e9)
+    blocks = sb.Kfac().curvature(problem.model, problem.data, problem.likelihood).blocks
+    assert 0 < trainer._breaking(blocks) < 1e-7
+    ScaleSearch(steps=3).evidence(problem, blocks, 0)
+    for name, block in blocks.items():
+        known = {what for part in vars(block).values() for what in getattr(part, "__dict__", {}) if "eigen" in what}
+        assert known == (set() if name in BREAKING else {"eigenvalues", "eigenvectors"})
+
+
 @pytest.mark.parametrize("is_gain", [True, False])
 def test_training_asks_without_paths_that_break_a_symmetry_if_they_are_used(is_gain, monkeypatch):
     evidences = iter([-1.0, 0.0 if is_gain else -2.0, -3.0, -3.0])
