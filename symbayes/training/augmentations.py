@@ -42,20 +42,13 @@ from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Preconditioned
 from symbayes.curvature.rule import MonteCarloFisher, Rule
 from symbayes.data.source import Data, DataSource, source_for
-from symbayes.groups.discrete import (
-    DiscreteGenerator,
-    Rearrangement,
-    elements_of,
-    mirror,
-    quarter_turns,
-    time_reversal,
-)
+from symbayes.groups.discrete import DiscreteGenerator, Rearrangement, elements_of, mirror, quarter_turns, time_reversal
 from symbayes.groups.lie import LieGroup, affine1d, affine2d, colours
 from symbayes.invariance.augmentation import LearnedAugmentation
 from symbayes.invariance.discrete_average import DiscreteAverage, Probabilities
 from symbayes.invariance.extents import Extents, ExtentSummary
 from symbayes.invariance.orbit_average import OrbitAverage
-from symbayes.layout import weights
+from symbayes.layout import hyperparameters, weights
 from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.priors import TensorwisePrior
@@ -64,6 +57,7 @@ from symbayes.training.by_curvature import Laplace
 from symbayes.training.deterministic import seeded
 from symbayes.training.fit import learn, preset
 from symbayes.training.modes import Judged, LogOdds, judge, log_odds
+from symbayes.training.optimiser import PLAIN
 from symbayes.training.trainer import Problem, Schedule
 
 Verdict = Literal["yes", "no", "partly", "not decided"]
@@ -414,7 +408,7 @@ class _Run:
         return Problem(model, self.source, deepcopy(self.likelihood if base is None else base.likelihood).to(device), prior)
 
     def _learn(self, problem: Problem, objective: Laplace, schedule: Schedule, start: int) -> None:
-        trainer = objective.trainer(problem, schedule, objective.usual_optimiser(problem))
+        trainer = objective.trainer(problem, schedule, PLAIN if hyperparameters(problem.model) else None)
         with seeded(self.seed + start, problem.model):  # the same dropout for all that are compared
             learn(trainer, generator=torch.Generator().manual_seed(self.seed + start))
 

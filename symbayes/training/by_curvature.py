@@ -60,8 +60,9 @@ class ByCurvature(Objective):
         return False
 
     def usual_optimiser(self, problem: Problem) -> Optimiser:
-        """With running factors, where the rule and the model have them."""
-        return Optimiser() if isinstance(self.rule, Kfac) and not hyperparameters(problem.model) else PLAIN
+        """In an eigenbasis where the rule has one; with running factors where the model has no hyperparameters of its own."""
+        running = 0 if hyperparameters(problem.model) else Optimiser.running
+        return Optimiser(running) if isinstance(self.rule, Kfac) else PLAIN
 
 
 @dataclass(frozen=True)
@@ -452,8 +453,7 @@ class LaplaceTrainer(CurvatureTrainer):
         return search.settings.rate_share((epoch - self.main - 1) % self.of_try + 1, self.of_try)
 
     def ends(self, state: CurvatureState) -> bool:
-        search, epoch = state.search, state.epoch + 1
-        last = super().ends(state)
+        search, epoch, last = state.search, state.epoch + 1, super().ends(state)
         if search is None or search.is_over:  # it was given up
             return last or search is not None
         if epoch == self.main:

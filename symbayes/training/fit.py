@@ -47,6 +47,9 @@ _MOST_WEIGHTS, _PRODUCTS, _VECTORS = 20_000_000, 25, 40
 #: Where features of factors, cubed, are more than this in sum, factors are decomposed after every so many epochs, or more often
 #: where that would be fewer times than are enough.
 _CUBES, _SELDOM, _ENOUGH = 10_000_000_000, 4, 15
+#: Share of the epochs before precisions and extents move, where a model has extents or other hyperparameters. A network that
+#: does not fit its data yet has more evidence the less it says, and is averaged over anything.
+_BURN_IN = 0.3
 #: Data in a forward pass over those that are watched.
 _WATCHED = 500
 #: What is said at Ctrl-C.
@@ -90,7 +93,8 @@ def preset(problem: Problem, objective: Objective | None = None, epochs: int | N
     The evidence of the result is by the full GGN, by a product for every two epochs, up to 25. Nothing of that depends on the
     task, or on which answer is hoped for.
     Steps are of fewer data than 250 where data are few, so that there are enough of them. Where factors take long to decompose,
-    hyper-steps and eigenbases are found less often.
+    hyper-steps and eigenbases are found less often. Models with hyperparameters of their own, such as extents, have curvature
+    by passes over all data, and hyper-steps after three tenths of the epochs.
 
     By KFAC alone are models of more than 20 million weights on a CPU, those of which forty copies do not fit into half the
     memory of a GPU, models with hyperparameters of their own, and data of a DataLoader or Dataset, which products would read
@@ -122,7 +126,9 @@ def preset(problem: Problem, objective: Objective | None = None, epochs: int | N
 
 def _by_evidence(problem: Problem, epochs: int, every: int) -> Laplace:
     base = Kfac(MonteCarloFisher()) if problem.likelihood.has_positions else Kfac()
-    if not _has_room(problem.model) or hyperparameters(problem.model) or not isinstance(problem.data, TensorSource):
+    if hyperparameters(problem.model):
+        return Laplace(final_rule=base, burn_in=_BURN_IN, hyper_every=every, symmetric_start=True)
+    if not _has_room(problem.model) or not isinstance(problem.data, TensorSource):
         return Laplace(final_rule=base, hyper_every=every, symmetric_start=True)
     final = Preconditioned(base, steps=max(1, min(_PRODUCTS, epochs // 2)), probes=2, probes_of_gamma=1)
     return Laplace(final_rule=final, hyper_every=every, symmetric_start=True, search=ScaleSearch())

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import symbayes as sb
+from symbayes.curvature import Diagonal
 from symbayes.data.source import as_source
 from symbayes.training.optimiser import PLAIN
 from symbayes.training.trainer import Problem
@@ -81,9 +82,22 @@ def test_few_data_have_small_batches(size, batch_size):
 
 def test_models_with_extents_have_no_running_factors():
     model = sb.OrbitAverage(network(), sb.affine2d("rotation"), samples=2)
-    assert sb.preset(problem(model)).optimiser == PLAIN
+    assert sb.preset(problem(model)).optimiser == sb.Optimiser(running=0)
+    assert sb.preset(problem(model)).objective.burn_in > sb.preset(problem(network())).objective.burn_in
+    assert sb.preset(problem(model), sb.Laplace(Diagonal())).optimiser == PLAIN
     assert sb.preset(problem(network())).optimiser == sb.Optimiser()
     assert sb.preset(problem(network()), sb.Elbo()).optimiser == PLAIN
+
+
+def test_extents_rest_until_a_network_has_begun_to_fit_and_weights_move_in_an_eigenbasis():
+    model = sb.OrbitAverage(network(), sb.affine2d("rotation"), samples=2)
+    usual = sb.preset(problem(model), epochs=10)
+    trainer = usual.objective.trainer(problem(model), usual.schedule, usual.optimiser)
+    state = trainer.init(torch.Generator().manual_seed(0))
+    seen = [(trainer.epoch(state).evidence is not None, model.extents["rotation"]) for _ in range(4)]
+    assert [moves for moves, _ in seen] == [False, False, True, True]
+    assert seen[0][1] == seen[1][1] != seen[2][1]
+    assert any(rotation is not None for rotation in state.descent.rotations)
 
 
 def test_the_same_by_map_has_the_same_steps_and_the_same_judge():
