@@ -48,8 +48,9 @@ _MOST_WEIGHTS, _PRODUCTS, _VECTORS = 20_000_000, 25, 40
 #: where that would be fewer times than are enough.
 _CUBES, _SELDOM, _ENOUGH = 10_000_000_000, 4, 15
 #: Share of the epochs before precisions and extents move, where a model has extents or other hyperparameters. A network that
-#: does not fit its data yet has more evidence the less it says, and is averaged over anything.
-_BURN_IN = 0.3
+#: does not fit its data yet has more evidence the less it says, and is averaged over anything. And how many steps of extents
+#: each of their hyper-steps then has.
+_BURN_IN, _EXTENT_STEPS = 0.2, 2
 #: Data in a forward pass over those that are watched.
 _WATCHED = 500
 #: What is said at Ctrl-C.
@@ -94,7 +95,7 @@ def preset(problem: Problem, objective: Objective | None = None, epochs: int | N
     task, or on which answer is hoped for.
     Steps are of fewer data than 250 where data are few, so that there are enough of them. Where factors take long to decompose,
     hyper-steps and eigenbases are found less often. Models with hyperparameters of their own, such as extents, have curvature
-    by passes over all data, and hyper-steps after three tenths of the epochs.
+    by passes over all data, and hyper-steps after a fifth of the epochs.
 
     By KFAC alone are models of more than 20 million weights on a CPU, those of which forty copies do not fit into half the
     memory of a GPU, models with hyperparameters of their own, and data of a DataLoader or Dataset, which products would read
@@ -127,7 +128,7 @@ def preset(problem: Problem, objective: Objective | None = None, epochs: int | N
 def _by_evidence(problem: Problem, epochs: int, every: int) -> Laplace:
     base = Kfac(MonteCarloFisher()) if problem.likelihood.has_positions else Kfac()
     if hyperparameters(problem.model):
-        return Laplace(final_rule=base, burn_in=_BURN_IN, hyper_every=every, symmetric_start=True)
+        return Laplace(final_rule=base, burn_in=_BURN_IN, hyper_every=every, extent_steps=_EXTENT_STEPS, symmetric_start=True)
     if not _has_room(problem.model) or not isinstance(problem.data, TensorSource):
         return Laplace(final_rule=base, hyper_every=every, symmetric_start=True)
     final = Preconditioned(base, steps=max(1, min(_PRODUCTS, epochs // 2)), probes=2, probes_of_gamma=1)

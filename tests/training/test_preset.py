@@ -91,7 +91,7 @@ def test_models_with_extents_have_no_running_factors():
 
 def test_extents_rest_until_a_network_has_begun_to_fit_and_weights_move_in_an_eigenbasis():
     model = sb.OrbitAverage(network(), sb.affine2d("rotation"), samples=2)
-    usual = sb.preset(problem(model), epochs=10)
+    usual = sb.preset(problem(model), epochs=15)
     trainer = usual.objective.trainer(problem(model), usual.schedule, usual.optimiser)
     state = trainer.init(torch.Generator().manual_seed(0))
     seen = [(trainer.epoch(state).evidence is not None, model.extents["rotation"]) for _ in range(4)]
