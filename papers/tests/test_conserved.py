@@ -71,6 +71,11 @@ def test_the_error_of_training_is_what_the_nll_says():
     assert noether.train_error({"system": "oscillator", "nll": float(nll)}) == pytest.approx(0.002)
 
 
+def test_a_plain_energy_that_was_taken_is_said():
+    assert noether.confirmed({"gain": -0.4, "count": 0, "truth": None}) == "none (plain taken)"
+    assert [noether.confirmed({"count": 7, "truth": 7, **more}) for more in ({}, {"gain": 0.2})] == ["7 of 7"] * 2
+
+
 def test_rows_of_the_paper_are_kept_with_their_command(tmp_path):
     out = tmp_path / "runs"
     words = ("conserved", "--task", "oscillator", "--out", str(out), "--commit", "abc", "--epochs", "2")
