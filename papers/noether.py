@@ -179,10 +179,10 @@ def learn(
         usual = Search()
         plain = replace(search, updates=setting.first, learning_rate=usual.learning_rate, annealing=usual.annealing)
         begin = from_data(symmetry="none", search=plain, **keeping(folder, options, "first"))
-        refuse_partial(begin.result)
+        refuse_partial(begin)
     last = keeping(folder, options, "last")
     found = from_data(symmetry=symmetries[row.method], search=search, begin=begin, each_epoch=each_epoch, **last)
-    refuse_partial(found.result)
+    refuse_partial(found)
     return found
 
 

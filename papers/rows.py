@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 from symbayes.data.storage import DAMAGE, check_form, error_words
+from symbayes.dynamics.energy import EnergyDiscovery
 from symbayes.training.checkpoint import Checkpoint
 from symbayes.training.result import Result
+
+Whole = TypeVar("Whole", Result, EnergyDiscovery)
 
 #: The figures of one run, in plain numbers.
 Figures = dict[str, Any]
@@ -162,8 +165,8 @@ def keeping(folder: Path | None, options: Options | None = None, part: str = "")
     return {} if found is None else {"checkpoint": found.folder, "checkpoint_every": found.every, "resume": found.resume}
 
 
-def refuse_partial(result: Result) -> Result:
-    """The result of a run, if it was not stopped.
+def refuse_partial(result: Whole) -> Whole:
+    """What a run gave, if it was not stopped.
 
     Raises:
         KeyboardInterrupt: If it was: a run is whole, or goes on later.

@@ -31,7 +31,7 @@ from symbayes.dynamics.trajectories import Scaling, Trajectories
 from symbayes.dynamics.verdict import ENOUGH, Verdict, controlled, judge_either_way
 from symbayes.likelihoods.values import Gaussian
 from symbayes.priors import TensorwisePrior
-from symbayes.training.checkpoint import Checkpoint
+from symbayes.training.checkpoint import Checkpoint, is_checkpoint
 from symbayes.training.deterministic import deterministic_algorithms
 from symbayes.training.fit import checkpoint_of, learn_with_bar
 from symbayes.training.record import Record
@@ -291,20 +291,28 @@ def learn_energy(
         )
     units = units if units is not None else begin.units if begin is not None else Scaling.of(train)
     kept = checkpoint_of(checkpoint, checkpoint_every, resume)
+    beside = None if checkpoint is None else checkpoint_of(Path(checkpoint) / PLAIN, checkpoint_every, resume)
+    if beside is not None and not resume and is_checkpoint(beside.folder):
+        raise ValueError(
+            f"{beside.folder} holds the checkpoint of a training, that of the plain energy beside this one. Go on with "
+            "resume=True, or use another folder, or remove that one."
+        )
     training = _Training(train, units, search, noise, begin, torch.device(device), seed, progress)
     followed = known if len(known) == 1 and not isinstance(held_out, Trajectories) else rest  # one that was cut in time
     with deterministic_algorithms(torch.device(device)) if deterministic else nullcontext():
         result, history = training.run(symmetry, each_epoch, kept)
-        found = EnergyDiscovery(result, units, search, train, rest, truth, history, result.history[-1].seconds, followed)
+        seconds = result.history[-1].seconds
+        found = EnergyDiscovery(
+            result, units, search, train, rest, truth, history, seconds, followed, is_partial=result.is_partial
+        )
         if not search.against_plain or symmetry not in LEARNED or result.is_partial:
             return found
-        beside = None if checkpoint is None else checkpoint_of(Path(checkpoint) / PLAIN, checkpoint_every, resume)
         result, history = training.run(PLAIN, lambda record: None, beside)
     if result.is_partial:
-        return found
-    plain = replace(found, result=result, history=history)
+        return replace(found, is_partial=True)
+    plain = replace(found, result=result, history=history, seconds=result.history[-1].seconds)
     gain = plain.evidence["negative_elbo"] - found.evidence["negative_elbo"]
-    return replace(found if gain >= 0 else plain, gain=gain, seconds=found.seconds + result.history[-1].seconds)
+    return replace(found if gain >= 0 else plain, gain=gain)
 
 
 #: No symmetry, and those that are learned.
@@ -332,7 +340,7 @@ class _Training:
         inside = units.entered(self.train).float()
         model = search.model(inside, units, symmetry, self.seed).to(self.device)
         if self.begin is not None:
-            _begin_with(self.begin, model, units)
+            _begin_with(self.begin, model, units, search.activation)
         likelihood = Gaussian(0.1, outputs=2 * self.train.degrees)
         if self.noise is not None:
             likelihood.log_noise.data.copy_((self.noise / units.scale).log())
@@ -378,17 +386,18 @@ class _History:
         self.records = from_json(state["records"], list[DiscoveryRecord], "history")
 
 
-def _begin_with(begin: EnergyDiscovery, model: HamiltonianNetwork, units: Scaling) -> None:
+def _begin_with(begin: EnergyDiscovery, model: HamiltonianNetwork, units: Scaling, activation: str) -> None:
     """Copy the energy of another network, which must be of the same form.
 
     Raises:
         ValueError: If it is of another form, or in other units.
     """
     shapes = [{name: tuple(value.shape) for name, value in each.net.state_dict().items()} for each in (begin.model, model)]
-    if shapes[0] != shapes[1] or not torch.equal(begin.units.scale, units.scale) or begin.units.time != units.time:
+    same = begin.search.activation == activation
+    if not same or shapes[0] != shapes[1] or not torch.equal(begin.units.scale, units.scale) or begin.units.time != units.time:
         raise ValueError(
-            "The discovery to begin with must have the width, the hidden layers, the coordinates and the units of the new one. "
-            "Use the same settings and data for both."
+            "The discovery to begin with must have the width, the hidden layers, the activation, the coordinates and the units "
+            "of the new one. Use the same settings and data for both."
         )
     model.net.load_state_dict(begin.model.net.state_dict())
 

@@ -86,10 +86,11 @@ class EnergyDiscovery(Discovery):
         held_out: Other trajectories, on which conserved quantities are checked.
         system: What made the trajectories, where that is known: what was learned is then compared with the truth.
         history: The bound and the strengths of observables over epochs.
-        seconds: That training took.
+        seconds: That its training took.
         followed: Along which quantities are followed: those held out, or all of a single one of which the end was.
         gain: By how much the bound of learned observables is higher than that of a plain energy, for a pair of states, in nats.
             Where it is below zero, the plain energy is what was discovered. None where they were not compared.
+        is_partial: Whether it was stopped before its end: training, or that of the plain energy to compare with.
     """
 
     result: Result
@@ -102,6 +103,7 @@ class EnergyDiscovery(Discovery):
     seconds: float
     followed: Trajectories
     gain: float | None = None
+    is_partial: bool = False
 
     def __repr__(self) -> str:
         return f"EnergyDiscovery({', '.join(self.learned_from.names)}: {len(self.quantities)} quantities, {self.result!r})"
@@ -232,7 +234,7 @@ class EnergyDiscovery(Discovery):
             rollout=self._long_rollout(),
             history=self.history,
             errors={"held out": {**self.evaluate(held)}},
-            is_partial=self.result.is_partial,
+            is_partial=self.is_partial,
             gain=self.gain,
         )
 
@@ -336,7 +338,7 @@ class EnergyDiscovery(Discovery):
 
     def __str__(self) -> str:
         title, *quantities = super().__str__().split("\n")
-        partial = ["  partial: training was stopped before its end"] if self.result.is_partial else []
+        partial = ["  partial: training was stopped before its end"] if self.is_partial else []
         worth = [f"  {words}"] if (words := gain_words(self.gain)) else []
         return "\n".join([title, *worth, *partial, *quantities])
 

@@ -6,7 +6,7 @@ import torch
 from torch import Generator
 
 from symbayes.dynamics.constant import held_variations, least_varying
-from symbayes.dynamics.network import HamiltonianNetwork, Perceptron, amount_std
+from symbayes.dynamics.network import ACTIVATIONS, HamiltonianNetwork, Perceptron, amount_std
 from symbayes.dynamics.observables import NeuralObservables, Observables, Quadratics
 from symbayes.dynamics.phase import Integrator, Midpoint
 from symbayes.dynamics.trajectories import Scaling, Trajectories
@@ -70,6 +70,8 @@ class Search:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {self.activation!r}.")
         for name in ("start", "threshold"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name):g}.")

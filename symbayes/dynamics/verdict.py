@@ -160,7 +160,7 @@ def judge(observable: Observable, seen: Denoised, tolerance: float | None = None
 
 
 def judge_either_way(observable: Observable, given: Trajectories, seen: Denoised, tolerance: float | None = None) -> Verdict:
-    """As `judge`; where noise is in the way, by states as they were given, if it holds even there.
+    """As `judge`; where motion may have been taken for noise, by states as they were given, if it holds even there.
 
     Noise adds to what a quantity varies by along trajectories. Where steps are long, motion is taken for noise, though there
     may be none: what is constant along states as they were given is conserved, whatever they were thought to be.
@@ -172,7 +172,7 @@ def judge_either_way(observable: Observable, given: Trajectories, seen: Denoised
         tolerance: As in `judge`.
     """
     found = judge(observable, seen, tolerance)
-    if not found.reason:
+    if not found.reason or not seen.is_coarse:
         return found
     plainly = judge(observable, as_seen(given), tolerance)
     return plainly if plainly.holds else found

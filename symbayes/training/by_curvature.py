@@ -459,7 +459,7 @@ class LaplaceTrainer(CurvatureTrainer):
         if epoch == self.main:
             seed, blocks = int(torch.randint(2**62, (), generator=state.generator)), self._blocks(state)
             search.begin(search.settings.evidence(self.problem, blocks, seed), seed, breaking_gamma(self.problem, blocks))
-        elif search.is_done and last:
+        elif search.is_done and last and epoch > search.ended:
             search.finish(self._judged(state, search))
         elif not search.is_done and epoch > self.main and (epoch - self.main) % self.of_try == 0:
             search.judge(self._judged(state, search), epoch, has_room=epoch + self.of_try <= self.schedule.epochs)
@@ -483,7 +483,7 @@ class LaplaceTrainer(CurvatureTrainer):
         except NotFiniteError:
             if state.search is None or not state.search.kept:
                 raise
-            state.search.give_up()
+            state.search.fail(state.epoch + 1)
             return self._loss()
 
     @torch.no_grad()

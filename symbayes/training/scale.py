@@ -188,6 +188,13 @@ class Search:
         else:
             self.give_up()
 
+    def fail(self, epoch: int) -> None:
+        """Numbers are not finite: come back to what was kept; what is left finishes it, unless that is what failed."""
+        if self.is_done:
+            self.finish(-inf)
+        else:
+            self.judge(-inf, epoch, has_room=False)
+
     def give_up(self) -> None:
         """Come back to what was kept, and go no further."""
         restore_parts(self._parts, self.kept)

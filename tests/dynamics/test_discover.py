@@ -1,6 +1,7 @@
 """The whole chain, small: from trajectories to conserved quantities, checked, saved and shown."""
 
 import json
+import signal
 from dataclasses import replace
 from importlib import import_module
 
@@ -18,6 +19,7 @@ from symbayes.dynamics.summary import DiscoverySummary, read_discovery
 from symbayes.dynamics.trajectories import Scaling
 from symbayes.layout import hyperparameters
 from symbayes.report.runs import make_page
+from symbayes.training.elbo import ElboTrainer
 
 NOISE = 1e-3**0.5
 #: The module, whose name is that of its function, too.
@@ -103,8 +105,12 @@ def test_one_may_begin_with_the_energy_of_another():
         sb.discover(data(), search=QUICK, begin=plain, progress=False)
     for name, value in plain.model.net.state_dict().items():
         assert_close(seen[0].net.state_dict()[name], value, rtol=0, atol=0)
-    with pytest.raises(ValueError, match="must have the width, the hidden layers, the coordinates and the units"):
+    with pytest.raises(ValueError, match="must have the width, the hidden layers, the activation, the coordinates"):
         sb.discover(data(), search=replace(QUICK, width=9), begin=plain, progress=False)
+    with pytest.raises(ValueError, match="must have the width, the hidden layers, the activation"):
+        sb.discover(data(), search=replace(QUICK, activation="elu"), begin=plain, progress=False)
+    with pytest.raises(ValueError, match="activation must be one of softplus, elu; got 'relu'"):
+        Search(activation="relu")
 
 
 def test_what_was_hardly_trained_is_not_confirmed():
@@ -311,6 +317,32 @@ def test_a_plain_energy_is_taken_where_its_bound_is_higher(tmp_path):
     found.save(tmp_path / "run")
     assert read_discovery(tmp_path / "run").gain == found.gain
     assert found.summary().gain_words() in make_page(tmp_path / "run")
+
+
+def test_a_stop_while_a_plain_energy_is_learned_is_said_and_gone_on_from(tmp_path):
+    search = replace(QUICK, updates=6, against_plain=True)
+    straight = sb.discover(data("kepler"), symmetry="quadratic", search=search, progress=False)
+    firsts = []
+
+    def stopped(self, state, real=ElboTrainer.epoch):
+        firsts.append(state.epoch == 0)
+        if state.epoch == 0 and sum(firsts) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return real(self, state)
+
+    more = {"symmetry": "quadratic", "search": search, "progress": False, "checkpoint": tmp_path}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ElboTrainer, "epoch", stopped)
+        with pytest.warns(UserWarning, match="the result is partial"):
+            found = sb.discover(data("kepler"), **more)
+    assert found.is_partial
+    assert not found.result.is_partial
+    assert found.gain is None
+    assert "partial: training was stopped" in str(found)
+    with pytest.raises(ValueError, match="holds the checkpoint of a training, that of the plain energy"):
+        sb.discover(data("kepler"), **more)
+    again = sb.discover(data("kepler"), **more, resume=True)
+    assert (again.gain, again.is_partial) == (straight.gain, False)
 
 
 def test_only_what_is_learned_is_compared_with_a_plain_energy():

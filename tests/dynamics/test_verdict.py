@@ -1,6 +1,7 @@
 """Tests of whether something is conserved: how often they are wrong, and what they refuse to tell."""
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -107,6 +108,17 @@ def test_what_is_constant_as_it_was_seen_needs_no_smoothing():
         given, states=given.states + 0.3 * torch.randn(given.states.shape, generator=torch.Generator().manual_seed(0))
     )
     assert not judge_either_way(law, noisy, denoised(noisy)).holds
+
+
+def test_noise_of_others_confirms_nothing_that_hardly_moves():
+    """What is seen well and moves little would pass beside noise of other coordinates, along states as they were given."""
+    for seed in range(4):
+        given = simulate("2-oscillators", trajectories=20, steps=40, step=0.0015, seed=seed)
+        noise = 0.25 * given.states.flatten(0, 1).std(0)
+        noise = noise * torch.randn(given.states.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        noise[..., 0] = 0
+        noisy = replace(given, states=given.states + noise)
+        assert not judge_either_way(lambda x: x[:, 0], noisy, denoised(noisy), inf).holds
 
 
 def test_what_cannot_be_told_is_not_said():

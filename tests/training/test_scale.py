@@ -13,7 +13,7 @@ from symbayes.curvature.ggn import Products
 from symbayes.data.source import as_source
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
 from symbayes.training.record import Decision
-from symbayes.training.scale import ScaleSearch, Search, breaking_tensors, scaled_groups
+from symbayes.training.scale import ScaleSearch, Search, breaking_gamma, breaking_tensors, scaled_groups
 from symbayes.training.trainer import Problem
 
 
@@ -159,13 +159,12 @@ def test_a_search_decomposes_nothing_of_paths_that_are_off():
     problem = with_a_choice()
     blocks = sb.Kfac().curvature(problem.model, problem.data, problem.likelihood).blocks
     used = sum(float(blocks[name].effective(problem.prior.precisions()[name])) for name in BREAKING)
-    trainer = sb.Laplace(search=ScaleSearch()).trainer(problem, sb.Schedule(20, 20), sb.Optimiser())
-    assert trainer._breaking(blocks) == pytest.approx(used, rel=1e-12)
+    assert breaking_gamma(problem, blocks) == pytest.approx(used, rel=1e-12)
     for name in BREAKING:
         prior = problem.prior
         prior.log_precision[prior.groups.index(prior.group_of[name])] = log(float(blocks[name].norm) * 1e9)
     blocks = sb.Kfac().curvature(problem.model, problem.data, problem.likelihood).blocks
-    assert 0 < trainer._breaking(blocks) < 1e-7
+    assert 0 < breaking_gamma(problem, blocks) < 1e-7
     ScaleSearch(steps=3).evidence(problem, blocks, 0)
     for name, block in blocks.items():
         known = {what for part in vars(block).values() for what in getattr(part, "__dict__", {}) if "eigen" in what}
@@ -304,16 +303,39 @@ def test_what_a_failed_try_did_is_undone_in_the_optimiser_too(epochs, monkeypatc
 
 
 def test_a_try_that_diverges_is_given_up(monkeypatch):
-    trainer, state = search_by(20, [-1.0], monkeypatch)
-    kept = state.search.kept["model.0.weight"].clone()
+    """What is left finishes what was kept; where that diverges, too, training ends with it."""
+    trainer, state = search_by(20, [-1.0, -2.0], monkeypatch)
+    kept, begun = state.search.kept["model.0.weight"].clone(), state.epoch
+
+    def diverge():
+        with torch.no_grad():
+            for place in (*trainer.problem.model.parameters(), *state.descent._places):
+                place.fill_(torch.nan)
+        return trainer.epoch(state)
+
+    record = diverge()
+    assert record.decision == Decision("all precisions × 0.33", None, kept=False)
+    assert record.loss < 10
+    assert torch.equal(trainer.problem.model[0].weight, kept)
+    assert (state.search.ended, trainer.is_done(state)) == (begun + 1, False)
+    trainer.epoch(state)
+    assert not torch.equal(trainer.problem.model[0].weight, kept)
+    record = diverge()
+    assert record.decision == Decision("what was kept, finished", None, kept=False)
+    assert trainer.is_done(state)
+    assert record.evidence is not None
+    assert torch.equal(trainer.problem.model[0].weight, kept)
+
+
+def test_a_try_that_diverges_in_the_last_epoch_is_said(monkeypatch):
+    trainer, state = search_by(20, [-1.0, -2.0, -3.0, -4.0], monkeypatch)
+    while state.epoch < 19:
+        trainer.epoch(state)
+    state.search.is_done = False  # as if there were a try
     with torch.no_grad():
         for place in (*trainer.problem.model.parameters(), *state.descent._places):
             place.fill_(torch.nan)
-    record = trainer.epoch(state)
-    assert trainer.is_done(state)
-    assert record.loss < 10
-    assert record.evidence is not None
-    assert torch.equal(trainer.problem.model[0].weight, kept)
+    assert trainer.epoch(state).decision.log_evidence is None
 
 
 def test_all_symmetry_is_asked_for_beside_all_scales_where_there_is_room(monkeypatch):
