@@ -37,7 +37,7 @@ from symbayes.models import lenet, residual
 from symbayes.priors import TensorwisePrior
 from symbayes.training.by_curvature import Augerino, Laplace, Map
 from symbayes.training.fit import fit
-from symbayes.training.optimiser import PLAIN
+from symbayes.training.optimiser import Optimiser
 from symbayes.training.trainer import Objective, Schedule
 
 #: How images are transformed, by name: LILA's amounts.
@@ -137,7 +137,7 @@ def run_row(row: Row, whole: Task, settings: Settings, keep: Mapping[str, Any] |
         task.train,
         prior=prior,
         objective=objective(row.method, 1 if digits else 5),
-        optimiser=PLAIN,
+        optimiser=Optimiser(running=0),  # an eigenbasis for all methods, by passes over the data
         schedule=schedule,
         seed=row.seed,
         progress=False,
