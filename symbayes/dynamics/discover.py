@@ -352,7 +352,7 @@ class _Training:
             TensorwisePrior(model).to(self.device),
         )
         problem.check(search.batch_size, curvature=False)
-        history = _History()
+        history = _History(search)
 
         def note(record: Record) -> None:
             learned = model.observables if isinstance(model.observables, Quadratics) else None
@@ -374,15 +374,19 @@ class _Training:
 
 
 class _History:
-    """What is noted of the epochs, kept with checkpoints."""
+    """What is noted of the epochs, kept with checkpoints, and the settings that they are of."""
 
-    def __init__(self) -> None:
+    def __init__(self, search: Search) -> None:
         self.records: list[DiscoveryRecord] = []
+        self.search = str(replace(search, against_plain=True))  # whether there is another training changes nothing of this one
 
     def state_dict(self) -> dict[str, Any]:
-        return {"records": to_json(self.records)}
+        return {"records": to_json(self.records), "search": self.search}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        before = state.get("search", self.search)  # it was not kept at first
+        if before != self.search:
+            raise ValueError(f"A search must go on with the settings it began with, {before}; got {self.search}.")
         self.records = from_json(state["records"], list[DiscoveryRecord], "history")
 
 

@@ -341,6 +341,8 @@ def test_a_stop_while_a_plain_energy_is_learned_is_said_and_gone_on_from(tmp_pat
     assert "partial: training was stopped" in str(found)
     with pytest.raises(ValueError, match="holds the checkpoint of a training, that of the plain energy"):
         sb.discover(data("kepler"), **more)
+    with pytest.raises(ValueError, match="must go on with the settings it began with"):
+        sb.discover(data("kepler"), **more | {"search": replace(search, measure="uniform")}, resume=True)
     again = sb.discover(data("kepler"), **more, resume=True)
     assert (again.gain, again.is_partial) == (straight.gain, False)
 
