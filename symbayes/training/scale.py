@@ -16,8 +16,8 @@ symmetry which another path of their layer keeps are left out: the data have to 
 Where such paths are used at all, the first try is of the network without them. What they do is fitted together with all else,
 so that to remove one never pays at once; after the weights have followed it may, and the evidence says so.
 
-A try takes as many steps as weights need to follow, and all epochs that are left then finish what was kept, under its
-precisions. That is judged like a try: what is worse than before is undone.
+A try takes a limited number of steps, and all epochs that are left then finish what was kept, under its precisions. That is
+judged like a try: what is worse than before is undone.
 """
 
 from collections.abc import Mapping

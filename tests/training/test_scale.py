@@ -376,7 +376,7 @@ def test_training_that_is_stopped_while_it_finishes_gives_what_was_kept(monkeypa
     assert torch.equal(trainer.problem.model[0].weight, kept)
 
 
-def test_a_try_takes_as_many_steps_as_weights_need_to_follow():
+def test_a_try_takes_a_limited_number_of_steps():
     search = ScaleSearch()
     assert [search.epochs_of_try(100, steps) for steps in (1, 100, 200, 2000)] == [10, 8, 4, 1]
     assert [search.epochs_of_try(epochs, 16) for epochs in (5, 10, 50)] == [0, 1, 5]
