@@ -41,7 +41,7 @@ def constant(numbers: Sequence[Any], like: Tensor) -> Tensor:
         return found.to(like.device)
     there = torch.zeros(found.shape, dtype=like.dtype, device=like.device)
     for place in map(tuple, found.nonzero().tolist()):
-        there[place] = float(found[place])
+        there[place].fill_(float(found[place]))  # an assignment would copy the number
     return there
 
 
