@@ -10,10 +10,13 @@ no eigenvalues:
     log|I + H/δ| ≈ tr H / δ − tr H² / 2δ²      γ ≈ tr H / δ − tr H² / δ²
 """
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import sqrt
 from typing import Any
 
@@ -23,10 +26,13 @@ from torch import Tensor
 
 from symbayes.errors import NotFiniteError
 
+#: Eigenvalues, and eigenvectors where they are asked for.
+Solution = tuple[Float[Tensor, "block d"], Float[Tensor, "block d d"] | None]
+
 
 def eigendecompose(
     matrices: Float[Tensor, "block d d"], name: str, *, vectors: bool, dtype: torch.dtype | None = None
-) -> tuple[Float[Tensor, "block d"], Float[Tensor, "block d d"] | None]:
+) -> Solution:
     """Eigenvalues, not below zero, and eigenvectors as columns if so; in double precision where single precision fails.
 
     It does on dead units. A matrix of zeros, of a path that is switched off, has the unit vectors.
@@ -376,7 +382,9 @@ def negligible(blocks: Mapping[str, Block], precisions: Mapping[str, Tensor]) ->
 def decompose(
     blocks: Iterable[Block], *, vectors: bool = False, up_to: int | None = None, dtype: torch.dtype | None = None
 ) -> None:
-    """Decompose factors that are not yet, those of one size together: on a GPU many matrices cost hardly more than one.
+    """Decompose factors that are not yet, those of one size together: on a GPU many small matrices cost hardly more than one.
+
+    Those of middling size on a GPU go to threads of the CPU, while the GPU decomposes the others.
 
     Args:
         blocks: Whose factors.
@@ -391,17 +399,73 @@ def decompose(
             if up_to is None or size <= up_to:
                 of_size = by_size.setdefault((size, factor.matrices.dtype, factor.matrices.device), {})
                 of_size[id(factor)] = factor
-    for of_size in by_size.values():
+    solve = partial(eigendecompose, vectors=vectors, dtype=dtype)
+    aside: list[list[Factor]] = []
+    others: list[list[Factor]] = []
+    for (size, _, device), of_size in by_size.items():
         factors = list(of_size.values())
-        counts = [len(factor.matrices) for factor in factors]
-        names = ", ".join(dict.fromkeys(factor.name for factor in factors))
-        stack = torch.cat([factor.matrices for factor in factors])
-        values, found = eigendecompose(stack, names, vectors=vectors, dtype=dtype)
-        for factor, own in zip(factors, values.split(counts), strict=True):
-            vars(factor)["eigenvalues"] = own
-        if found is not None:
-            for factor, own in zip(factors, found.split(counts), strict=True):
-                vars(factor)["eigenvectors"] = own
+        has_graph = any(factor.matrices.requires_grad for factor in factors)
+        (aside if _suits_threads(size, device) and not has_graph else others).append(factors)
+    with _in_threads(aside, solve) as running:
+        for factors in others:
+            _keep(factors, *solve(*_stacked(factors)))
+        for factors, futures in zip(aside, running, strict=True):
+            device, solved = factors[0].matrices.device, [future.result() for future in futures]
+            values = torch.cat([part.to(device) for part, _ in solved])
+            found = [part.to(device) for _, part in solved if part is not None]
+            _keep(factors, values, torch.cat(found) if found else None)
+
+
+#: Sizes of matrices that torch solves one after the other on a GPU, and threads of the CPU sooner (an H200, torch 2.11).
+_MIDDLING = range(33, 513)
+#: That decompose at a time, at most.
+_MOST_THREADS = 16
+
+
+def _suits_threads(size: int, device: torch.device) -> bool:
+    """Whether threads of the CPU decompose matrices of a GPU sooner than it does."""
+    return device.type == "cuda" and size in _MIDDLING
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _in_threads(
+    groups: Sequence[Sequence[Factor]], solve: Callable[[Tensor, str], Solution]
+) -> Iterator[list[list[Future[Solution]]]]:
+    """Solutions of groups of factors, in pieces and on the CPU, that threads find in the meantime."""
+    if not groups:
+        yield []
+        return
+    count, threads = min(_cores(), _MOST_THREADS), torch.get_num_threads()
+    try:
+        # One thread of torch in each, or they are in each other's way. This thread copies: others have other streams.
+        with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield [
+                [pool.submit(solve, piece, names) for piece in stack.cpu().chunk(count)]
+                for stack, names in map(_stacked, groups)
+            ]
+    finally:
+        torch.set_num_threads(threads)  # what later threads begin with; that of this one has not changed
+
+
+def _stacked(factors: Sequence[Factor]) -> tuple[Float[Tensor, "block d d"], str]:
+    """Matrices of factors as one stack, and the names of all."""
+    names = ", ".join(dict.fromkeys(factor.name for factor in factors))
+    return torch.cat([factor.matrices for factor in factors]), names
+
+
+def _keep(factors: Sequence[Factor], values: Float[Tensor, "block d"], vectors: Float[Tensor, "block d d"] | None) -> None:
+    """Give every factor its own part of a stack that is decomposed."""
+    counts = [len(factor.matrices) for factor in factors]
+    for factor, own in zip(factors, values.split(counts), strict=True):
+        vars(factor)["eigenvalues"] = own
+    if vectors is not None:
+        for factor, own in zip(factors, vectors.split(counts), strict=True):
+            vars(factor)["eigenvectors"] = own
 
 
 def _open_factors(block: Block, *, vectors: bool = False) -> Iterator[Factor]:

@@ -1,9 +1,12 @@
 """Factors decomposed together: as one by one, at any scale; and what is said where that fails."""
 
+import threading
+
 import pytest
 import torch
 from torch.testing import assert_close
 
+from symbayes.curvature import blocks as solvers
 from symbayes.curvature.blocks import DenseBlock, Factor, KroneckerBlock, cholesky, decompose, negligible
 from symbayes.curvature.rule import BlockCurvature
 from symbayes.errors import NotFiniteError
@@ -125,3 +128,90 @@ def test_vectors_that_are_not_at_right_angles_are_found_again_in_double_precisio
     found = Factor(factor(2, 4, generator).matrices.float(), False, "weight")
     decompose([DenseBlock(found)], vectors=True)
     assert_close(found.eigenvectors @ torch.diag_embed(found.eigenvalues) @ found.eigenvectors.mT, found.matrices)
+
+
+@pytest.fixture
+def in_threads(monkeypatch):
+    """Matrices of the CPU go the way of those of a GPU, in three pieces."""
+    monkeypatch.setattr(solvers, "_suits_threads", lambda size, device: size > 32)
+    monkeypatch.setattr(solvers, "_cores", lambda: 3)
+
+
+def middling(dtype):
+    """Matrices of two sizes that go to threads, one of zeros and one nearly so among them, and of one that does not."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((5, 40, 1.0), (1, 90, 1.0), (4, 6, 1.0), (1, 40, 0.0), (2, 40, 1e-30), (1, 40, 1.0))
+    return [
+        Factor(factor(*shape[:2], generator, shape[2]).matrices.to(dtype), False, f"w{i}") for i, shape in enumerate(shapes)
+    ]
+
+
+def test_only_middling_matrices_of_a_gpu_go_to_threads():
+    sizes = (6, 32, 33, 512, 513)
+    assert [solvers._suits_threads(size, torch.device("cuda", 0)) for size in sizes] == [False, False, True, True, False]
+    assert not any(solvers._suits_threads(size, torch.device("cpu")) for size in sizes)
+    assert solvers._cores() >= 1
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "begin", "tolerance"),
+    [(torch.float64, None, 1e-10), (torch.float32, None, 1e-5), (torch.float32, torch.float64, 1e-5)],
+)
+def test_threads_find_what_is_found_without_them(monkeypatch, in_threads, dtype, begin, tolerance, vectors):
+    found, wanted = middling(dtype), middling(dtype)
+    decompose([DenseBlock(one) for one in found], vectors=vectors, dtype=begin)
+    monkeypatch.undo()
+    decompose([DenseBlock(one) for one in wanted], vectors=vectors, dtype=begin)
+    for one, other in zip(found, wanted, strict=True):
+        size = one.matrices.abs().max().clamp(min=1e-35)
+        values = vars(one)["eigenvalues"]
+        assert_close(values / size, vars(other)["eigenvalues"] / size, rtol=0, atol=tolerance)
+        exact = torch.linalg.eigvalsh(one.matrices.double())
+        assert_close(values.double() / size, exact / size, rtol=0, atol=100 * tolerance)
+        assert ("eigenvectors" in vars(one)) == vectors
+        if vectors:
+            U = vars(one)["eigenvectors"]
+            assert U.dtype == dtype
+            assert_close((U * values[:, None]) @ U.mT / size, one.matrices / size, rtol=0, atol=tolerance)
+    if vectors:
+        assert_close(vars(found[3])["eigenvectors"], torch.eye(40, dtype=dtype)[None])
+
+
+@pytest.mark.parametrize("is_bad", [False, True])
+def test_threads_have_one_thread_of_torch_each_and_leave_the_others_as_they_were(monkeypatch, in_threads, is_bad):
+    seen, rightly, before = {}, torch.linalg.eigvalsh, torch.get_num_threads()
+
+    def watched(matrices):
+        seen.setdefault((matrices.shape[1], threading.current_thread() is threading.main_thread()), set()).add(
+            torch.get_num_threads()
+        )
+        return rightly(matrices)
+
+    monkeypatch.setattr(torch.linalg, "eigvalsh", watched)
+    found, later = middling(torch.float64), []
+    if is_bad:
+        found[0].matrices[3] = torch.nan
+    torch.set_num_threads(2)
+    try:
+        if is_bad:
+            with pytest.raises(NotFiniteError, match=r"The curvature of 'w0, w3, w4, w5' could not be .* entries reach nan"):
+                decompose([DenseBlock(one) for one in found])
+        else:
+            decompose([DenseBlock(one) for one in found])
+        thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert [torch.get_num_threads(), *later] == [2, 2]
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {(40, False): {1}, (90, False): {1}, (6, True): {2}}
+
+
+def test_what_is_to_be_differentiated_stays_where_it_is(monkeypatch, in_threads, generator):
+    monkeypatch.setattr(solvers, "ThreadPoolExecutor", None)
+    one, constant = factor(2, 40, generator), factor(1, 40, generator)
+    one.matrices.requires_grad_()
+    decompose([DenseBlock(one), DenseBlock(constant)])
+    one.eigenvalues.sum().backward()
+    assert_close(one.matrices.grad, torch.eye(40, dtype=torch.float64).expand(2, 40, 40))
