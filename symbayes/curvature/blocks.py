@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from symbayes.curvature.evaluate import rounded, tensor_cores
 from symbayes.errors import NotFiniteError
 
 #: Eigenvalues, and eigenvectors where they are asked for.
@@ -102,7 +103,10 @@ _LARGE, _STRIPS = 64, 4
 
 
 class SecondMoment:
-    """Σ r rᵀ over all rows added, for every block; of large matrices only the strips below the diagonal are multiplied."""
+    """Σ r rᵀ over all rows added, for every block; of large matrices only the strips below the diagonal are multiplied.
+
+    On a GPU rows are rounded as a convolution of the network rounds what it reads, unless a user has chosen otherwise.
+    """
 
     def __init__(self) -> None:
         self._total: Float[Tensor, "block d d"] | None = None
@@ -114,8 +118,11 @@ class SecondMoment:
         return other
 
     def add(self, rows: Float[Tensor, "n s block d"]) -> None:
-        """Add rows; nothing is copied when data and positions are adjacent in memory."""
-        columns = rows.permute(2, 3, 0, 1).flatten(2)  # [block, d, n·s]
+        """Add rows; on a CPU nothing is copied when data and positions are adjacent in memory."""
+        with tensor_cores(rows.device):
+            self._add(rounded(rows.permute(2, 3, 0, 1).flatten(2)))
+
+    def _add(self, columns: Float[Tensor, "block d _"]) -> None:
         if columns.requires_grad:  # what is to be differentiated is not overwritten
             moment = columns @ columns.transpose(1, 2)
             self._total = moment if self._total is None else self._total + moment

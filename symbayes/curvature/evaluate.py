@@ -145,3 +145,26 @@ def tensor_cores(device: torch.device) -> Iterator[None]:
         finally:
             matmul.allow_tf32 = False
             matmul.fp32_precision = "none"
+
+
+def rounded(tensor: Tensor) -> Tensor:
+    """Numbers as products of matrices read them just now: where that is in TF32, of ten bits, the nearest ones.
+
+    A GPU may cut off what is beyond; what is rounded to the nearest is right on average, so that in sums errors cancel. What is
+    to be differentiated stays as it is.
+    """
+    if not tensor.is_cuda or tensor.dtype != torch.float32 or tensor.requires_grad or not _reads_ten_bits():
+        return tensor
+    return nearest_ten_bits(tensor)
+
+
+def nearest_ten_bits(tensor: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Single precision with a mantissa of ten bits, to the nearest; of two as near, that of larger size."""
+    return tensor.view(torch.int32).add(1 << 12).bitwise_and_(-1 << 13).view(torch.float32)
+
+
+def _reads_ten_bits() -> bool:
+    """Whether products of matrices on a GPU are in TF32 just now."""
+    matmul = torch.backends.cuda.matmul
+    precise = hasattr(matmul, "fp32_precision")  # which torch has since 2.9
+    return matmul.fp32_precision == "tf32" if precise else matmul.allow_tf32

@@ -34,6 +34,7 @@ from torch import Generator, Tensor, nn
 from symbayes.curvature.blocks import Block, DenseBlock, EigenBlock, Factor, KroneckerBlock, SecondMoment, decompose
 from symbayes.curvature.capture import Capture, depends_on_more
 from symbayes.curvature.diagonal import DiagonalAccumulator, weight_gradients
+from symbayes.curvature.evaluate import rounded, tensor_cores
 from symbayes.curvature.memory import ROW_BUDGET, ROW_BUDGET_CPU
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, add_up, collect, collected, make_blocks, swept_curvature
@@ -44,8 +45,9 @@ from symbayes.processes import ALONE, Processes
 
 Sharing = Literal["expand", "reduce"]
 
-#: Data in a forward pass where nothing else is asked for; on a GPU as long as what maps give stays below this many numbers.
-_DATA, _DATA_GPU, OUTPUT_BUDGET = 250, 5000, 2**28
+#: Data in a forward pass where nothing else is asked for; on a GPU as long as what maps give stays below this many numbers,
+#: and below one for so many bytes of its memory.
+_DATA, _DATA_GPU, OUTPUT_BUDGET, _BYTES_OF_OUTPUT = 250, 5000, 2**29, 256
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,10 @@ def data_at_once(model: nn.Module, data: DataSource) -> int:
     with Capture(model) as capture:
         capture.forward(few)
         numbers = sum(output.numel() for output in capture.all_outputs) // len(few)
-    return min(_DATA_GPU, max(1, OUTPUT_BUDGET // max(1, numbers)))
+    budget = OUTPUT_BUDGET
+    if data.inputs.is_cuda:
+        budget = min(budget, torch.cuda.get_device_properties(data.inputs.device).total_memory // _BYTES_OF_OUTPUT)
+    return min(_DATA_GPU, max(1, budget // max(1, numbers)))
 
 
 class KroneckerAccumulator(Accumulator):
@@ -138,7 +143,10 @@ class KroneckerAccumulator(Accumulator):
             return
         # In chunks, so that rows stay in the cache.
         budget = ROW_BUDGET_CPU if inputs.device.type == "cpu" else ROW_BUDGET
-        whole = None if self.reduce or self.site.form.arrangements is not None else self.site.row_moment(inputs, budget)
+        whole = None
+        if not self.reduce and self.site.form.arrangements is None:
+            with tensor_cores(inputs.device):
+                whole = self.site.row_moment(rounded(inputs), budget)
         if whole is not None:
             self.A.add_moment(whole[0])
             self.rows_seen += whole[1]

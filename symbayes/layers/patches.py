@@ -26,8 +26,10 @@ from symbayes.layers.path import Tables
 _HALF = [(down, right) for down in range(3) for right in range(-2, 3) if down > 0 or right >= 0]
 #: Positions for each channel from which on the products are cheaper than patches: their sum has to be put in order.
 _FEWEST = 4
-#: As it is laid out here, channels first.
-_Maps = Float[Tensor, "c n h w"]
+#: Channels from which on a product of c × c is worth a call of its own.
+_MANY = 20
+#: Products of a GPU that keep all of it busy, and the size of one.
+_PRODUCTS, _TILE = 264, 64
 
 
 def pays(inputs: Tensor) -> bool:
@@ -42,41 +44,82 @@ def patch_moment(inputs: Float[Tensor, "n c h w"], *, wraps: bool, budget: int) 
     Args:
         inputs: Not padded.
         wraps: Whether the maps wrap around; else there are zeros around them.
-        budget: Numbers that shifts of some of the data may have at a time.
+        budget: Numbers that are formed of some of the data at a time.
     """
     _, c, h, w = inputs.shape
+    correlations, copies = (_by_slices, 2) if c >= _MANY else (_by_shifts, len(_HALF))
     total: Tensor | None = None
-    for some in inputs.split(max(1, budget // (len(_HALF) * c * h * w))):
-        maps = some.transpose(0, 1).contiguous()
-        found = _correlations(maps, wraps)
+    for some in inputs.split(max(1, budget // (copies * c * h * w))):
+        found = correlations(some, wraps)
         total = found if total is None else total + found
     assert total is not None
-    edges = None if wraps else _edges(inputs.transpose(0, 1))
-    return _arrange(total, edges)
+    return _arrange(total, None if wraps else _edges(inputs))
 
 
-def _correlations(maps: _Maps, wraps: bool) -> Float[Tensor, "13 c c"]:
-    """Σ_u x(c, u) x(c', u + δ) for half of all distances."""
+def _by_shifts(inputs: Float[Tensor, "n c h w"], wraps: bool) -> Float[Tensor, "13 c c"]:
+    """Σ_u x(c, u) x(c', u + δ) for half of all distances: shifts of all, one below the other, in one product."""
+    maps = inputs.transpose(0, 1).contiguous()
     c, _, h, w = maps.shape
-    if wraps:
-        down, right = (torch.arange(-2, size + 2, device=maps.device) % size for size in (h, w))
-        around = maps.index_select(2, down).index_select(3, right)
-    else:
-        around = functional.pad(maps, (2, 2, 2, 2))
+    around = _wrapped(maps, (-2, h + 2)) if wraps else functional.pad(maps, (2, 2, 2, 2))
     shifts = torch.stack([around[:, :, 2 + i : 2 + i + h, 2 + j : 2 + j + w] for i, j in _HALF])
     return (shifts.reshape(len(_HALF) * c, -1) @ maps.reshape(c, -1).T).unflatten(0, (len(_HALF), c)).mT
 
 
-def _edges(maps: _Maps) -> tuple[Float[Tensor, "6 c c"], Float[Tensor, "6 c c"], Float[Tensor, "4 c c"]]:
+def _by_slices(inputs: Float[Tensor, "n c h w"], wraps: bool) -> Float[Tensor, "13 c c"]:
+    """The same without copies: with cells row by row, and all data of a cell side by side, a shift is a slice."""
+    n, c, h, w = inputs.shape
+    pieces = _pieces(n, c, h, inputs.device)
+    around = _wrapped(inputs, (0, h + 2)) if wraps else inputs
+    cells = around.unflatten(0, (pieces, -1)).permute(3, 0, 4, 1, 2).contiguous()  # [h, pieces, w, n / pieces, c]
+    rows = cells.flatten(2, 3).flatten(0, 1)
+    each, found = n // pieces, []
+    for down, right in _HALF:
+        if wraps:
+            high, wide, left = h, w, (2, 2 + right)
+        else:
+            high, wide, left = max(0, h - down), max(0, w - abs(right)), (max(0, -right), max(0, right))
+        own, moved = (
+            rows[top * pieces : (top + high) * pieces, start * each : (start + wide) * each]
+            for top, start in zip((0, down), left, strict=True)
+        )
+        found.append((own.mT @ moved).sum(0))
+    return torch.stack(found)
+
+
+def _wrapped(maps: Float[Tensor, "_ _ h w"], rows: tuple[int, int]) -> Float[Tensor, "_ _ rows columns"]:
+    """Maps that wrap around, from one row up to another, and with two more columns on either side."""
+    h, w = maps.shape[2:]
+    down, right = (torch.arange(*span, device=maps.device) % size for span, size in ((rows, h), ((-2, w + 2), w)))
+    return maps.index_select(2, down).index_select(3, right)
+
+
+def _pieces(n: int, c: int, lines: int, device: torch.device) -> int:
+    """Parts of the data with products of their own, so that a GPU has enough of them at a time; so many divide n."""
+    wanted = _PRODUCTS // (lines * (-(-c // _TILE)) ** 2) if device.type == "cuda" else 1
+    return next(count for count in range(max(1, min(wanted, n)), 0, -1) if n % count == 0)
+
+
+def _edges(
+    inputs: Float[Tensor, "n c h w"],
+) -> tuple[Float[Tensor, "6 c c"], Float[Tensor, "6 c c"], Float[Tensor, "4 c c"]]:
     """The same of the last and first rows alone, to the right; of the last and first columns, downwards; and of corners."""
-    rows, columns = torch.stack([maps[:, :, -1], maps[:, :, 0]]), torch.stack([maps[..., -1], maps[..., 0]])
+    rows = torch.stack([inputs[:, :, -1], inputs[:, :, 0]])
+    columns = torch.stack([inputs[..., -1], inputs[..., 0]])
     corners = torch.stack([rows[..., -1], rows[..., 0]], 1).flatten(0, 1)
-    along = []
-    for lines in (rows, columns):
-        longer = functional.pad(lines, (0, 2))
-        shifts = torch.stack([longer[..., j : j + lines.shape[3]] for j in range(3)], 1).flatten(3)
-        along.append((lines.flatten(2)[:, None] @ shifts.mT).flatten(0, 1))
-    return along[0], along[1], corners @ corners.mT
+    return _along(rows), _along(columns), corners.mT @ corners
+
+
+def _along(lines: Float[Tensor, "2 n c cells"]) -> Float[Tensor, "6 c c"]:
+    """Σ_u x(c, u) x(c', u + δ) of two lines, each for δ from 0 to 2."""
+    _, n, c, cells = lines.shape
+    pieces = _pieces(n, c, 2, lines.device)
+    along = lines.unflatten(1, (pieces, -1)).permute(0, 1, 4, 2, 3).flatten(2, 3)  # [2, pieces, cells · n / pieces, c]
+    each, found = n // pieces, []
+    for distance in range(3):
+        rest = max(0, cells - distance)
+        own, moved = (along[:, :, start * each : (start + rest) * each] for start in (0, distance))
+        found.append((own.mT @ moved).sum(1))
+    return torch.stack(found, 1).flatten(0, 1)
 
 
 def _arrange(

@@ -1,5 +1,7 @@
 """Second moments of patches from shifts of a map, against the patches themselves."""
 
+from math import gcd
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ import symbayes as sb
 from symbayes.adapters import row_form
 from symbayes.curvature.blocks import KroneckerBlock
 from symbayes.data.source import TensorSource
+from symbayes.layers import patches
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.group_conv import SymmetricConvPath
 from symbayes.likelihoods.classes import Categorical
@@ -21,9 +24,13 @@ def by_rows(form, inputs):
     return rows.mT @ rows, rows.shape[1]
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("many", [2, 100])
 @pytest.mark.parametrize("mode", ["zeros", "circular"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_moments_of_patches_are_those_of_their_rows(shape, mode, generator):
+def test_moments_of_patches_are_those_of_their_rows(shape, mode, many, pieces, generator, monkeypatch):
+    monkeypatch.setattr(patches, "_MANY", many)
+    monkeypatch.setattr(patches, "_pieces", lambda n, *others: gcd(n, pieces))
     inputs = torch.randn(shape, generator=generator, dtype=torch.float64)
     forms = [ConvPath(shape[1], 3, padding_mode=mode)]
     if mode == "zeros" or min(shape[2:]) > 1:  # torch wraps around once at most
@@ -36,7 +43,9 @@ def test_moments_of_patches_are_those_of_their_rows(shape, mode, generator):
             assert_close(moment, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_moments_can_be_differentiated(generator):
+@pytest.mark.parametrize("many", [2, 100])
+def test_moments_can_be_differentiated(many, generator, monkeypatch):
+    monkeypatch.setattr(patches, "_MANY", many)
     inputs = torch.randn(4, 2, 3, 4, generator=generator, dtype=torch.float64, requires_grad=True)
     form = row_form(nn.Conv2d(2, 3, 3, padding=1))
     weight = torch.randn(18, 18, generator=generator, dtype=torch.float64)
@@ -44,6 +53,15 @@ def test_moments_can_be_differentiated(generator):
         form.row_moment(inputs, 50)[0], by_rows(form, inputs)[0]
     ))  # fmt: skip
     assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "c", "lines"), [(250, 64, 32), (240, 128, 16), (7, 512, 4), (241, 64, 32), (1, 3, 1)])
+def test_a_gpu_has_products_enough(n, c, lines):
+    pieces = patches._pieces(n, c, lines, torch.device("cuda"))
+    assert n % pieces == 0
+    assert pieces == 1 or lines * pieces * (c // 64) ** 2 <= patches._PRODUCTS
+    assert (pieces > 1) == (n in (250, 240))
+    assert patches._pieces(n, c, lines, torch.device("cpu")) == 1
 
 
 @pytest.mark.parametrize(
