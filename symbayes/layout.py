@@ -14,7 +14,7 @@ in the model: a layout has their names, and `weights` and `hyperparameters` give
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
 
@@ -184,6 +184,8 @@ class Layout:
     sites: dict[str, Site]
     #: The tensors that belong to no site: to none of the modules, or to several of them.
     free: tuple[str, ...]
+    #: Those that several modules hold, all of them as the weight of a map: each of these, by its own name of the tensor.
+    tied: dict[str, tuple[Site, ...]]
     #: The names of hyperparameters that are learned.
     hyperparameters: tuple[str, ...]
     #: The other names of tensors that several modules share, and the name that each is known by.
@@ -202,13 +204,16 @@ class Layout:
         """
         modules = dict(model.named_modules())
         tensors = _tensors(model, modules)
-        tied = {first for first, *others in _holders(model) if others}
-        sites = _sites(modules, dict(model.named_parameters()), tensors.keys() - tied)
+        tied = {first: (first, *others) for first, *others in _holders(model) if others and first in tensors}
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        sites = _sites(modules, parameters, tensors.keys() - tied.keys())
         covered = {tensor for site in sites.values() for tensor in (site.weight, site.bias)}
         free = tuple(name for name in tensors if name not in covered)
         rows = {name: padding_row(module) for name, module in modules.items()}
         padding = {name: row for name, row in rows.items() if row is not None}
-        return Layout(tensors, sites, free, tuple(hyperparameters(model)), _shared(model), padding)
+        by_rows = {name: _tied(name, _sites(modules, parameters, set(names)), names) for name, names in tied.items()}
+        of_maps = {name: found for name, found in by_rows.items() if found}
+        return Layout(tensors, sites, free, of_maps, tuple(hyperparameters(model)), _shared(model), padding)
 
     def refuse_padding(self) -> None:
         """Refuse embeddings with a row that torch never gives a gradient: its spread would grow unchecked.
@@ -294,6 +299,14 @@ def _sites(modules: Mapping[str, nn.Module], parameters: Mapping[str, nn.Paramet
                     own, inner.form, weight, bias, name, inner.part, copies, weigh, matrix=matrix, may_meet_once=once
                 )
     return found
+
+
+def _tied(tensor: str, sites: Mapping[str, Site], names: Sequence[str]) -> tuple[Site, ...]:
+    """The maps whose weight is a tensor that has several names, called by these; none where it is anything else as well."""
+    found = [site for site in sites.values() if site.bias is None and site.matrix is not None]
+    if len(found) < len(sites) or sorted(str(site.weight) for site in found) != sorted(names):
+        return ()
+    return tuple(replace(site, name=str(site.weight), weight=tensor) for site in found)
 
 
 def _inside(averages: Mapping[str, Averaging]) -> dict[str, tuple[Averaging, int]]:

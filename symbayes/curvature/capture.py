@@ -1,15 +1,15 @@
-"""One batch, forward and backward: what every map saw and got back, and gradients of tensors without rows.
+"""One batch, forward and backward: what every map saw and got back.
 
-Their gradients are computed datum by datum with `torch.func`, which works for any differentiable use of a tensor. Where one
-has an axis of length one for the data, as embeddings of positions have, every datum is given its own copy along it instead, and
-the same backward pass gives their gradients.
+Tensors without rows have their gradients datum by datum (`gradients.py`). Where one has an axis of length one for the data, as
+embeddings of positions have, every datum is given its own copy along it instead, and the same backward pass gives their
+gradients. A tensor that several maps share, as an embedding and a head may, has the sum of theirs.
 
 Only gradients of *outputs of maps* are asked of autograd. Weights are detached, so the backward pass never computes weight
 gradients, which is what makes this several times cheaper than a gradient for each column. Where the forward pass depends on
 more than weights, all of it can be captured with a graph (`differentiable`), so that curvature can be differentiated in turn.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,66 +20,10 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import vjp, vmap
 
 from symbayes.adapters import NormsByParts, captured_forward, replaced
 from symbayes.curvature.evaluate import evaluating, is_capturing
 from symbayes.layout import Layout, Site, call_with, held
-
-#: Gradients of free tensors are computed for as many data at once as stay below this many numbers.
-_FREE_BUDGET = 2**26
-
-
-def free_gradients(
-    model: nn.Module, names: Sequence[str], inputs: Tensor, columns: Float[Tensor, "v n c"], *, differentiable: bool = False
-) -> dict[str, Float[Tensor, "v n p"]]:
-    """∂(column · outputs of a datum)/∂(free tensor), flattened, for every datum on its own; with a graph if that is asked for.
-
-    Raises:
-        RuntimeError: If torch cannot differentiate the model datum by datum, naming the tensors.
-    """
-    tensors = held(model, differentiable)
-    chosen = {name: tensors.pop(name) for name in names}
-
-    def of_one(datum: Tensor, column: Float[Tensor, " c"]) -> dict[str, Tensor]:
-        def outputs(free: dict[str, Tensor]) -> Tensor:
-            found: Tensor = call_with(model, {**tensors, **free}, datum[None])[0]
-            return found
-
-        (gradients,) = vjp(outputs, chosen)[1](column)
-        return {name: gradient.flatten() for name, gradient in gradients.items()}
-
-    at_once = max(1, _FREE_BUDGET // max(1, sum(tensor.numel() for tensor in chosen.values())))
-    try:
-        with NormsByParts() if differentiable else nullcontext():
-            found = [vmap(of_one, chunk_size=at_once)(inputs, column) for column in columns]
-    except (RuntimeError, ValueError) as error:
-        raise RuntimeError(
-            f"Parameters {sorted(names)} are trainable and belong to no layer that symbayes knows, and torch could not "
-            f"differentiate the model datum by datum with respect to them ({error}). Freeze them (requires_grad=False), or "
-            "build that part from nn.Linear, nn.Conv*, nn.Embedding, norm layers or a Path."
-        ) from error
-    return {name: torch.stack([gradients[name] for gradients in found]) for name in names}
-
-
-def refuse_unused(model: nn.Module, names: Sequence[str], inputs: Tensor) -> None:
-    """Refuse free tensors that the outputs do not depend on.
-
-    Raises:
-        RuntimeError: Naming the first.
-    """
-    tensors = held(model, differentiable=False)
-    chosen = [tensors[name].requires_grad_() for name in names]
-    with torch.enable_grad():
-        outputs: Tensor = call_with(model, tensors, inputs)
-        found = torch.autograd.grad(outputs.sum(), chosen, allow_unused=True) if outputs.requires_grad else [None] * len(names)
-    for name, gradient in zip(names, found, strict=True):
-        if gradient is None:
-            raise RuntimeError(
-                f"Parameter {name!r} is trainable, but the outputs of the model do not depend on it. "
-                "Freeze it (requires_grad=False), or use it."
-            )
-
 
 #: Gradients of several columns travel together as long as they stay below this many numbers; on a CPU, in its cache.
 COLUMN_BUDGET, COLUMN_BUDGET_CPU = 2**24, 2**20
@@ -124,7 +68,9 @@ class Capture:
         self.layout = Layout.of(model)
         #: The maps of every source that is recorded: a module, or a part of one.
         self._of_source: dict[str, list[Site]] = {}
-        for site in self.layout.sites.values():
+        #: Tensors that several maps share, and these.
+        self.tied = dict(self.layout.tied)
+        for site in self._all_sites():
             self._of_source.setdefault(site.source, []).append(site)
         #: Maps as they were called in the last forward pass, and what they saw.
         self.sites: dict[str, Site] = {}
@@ -151,7 +97,7 @@ class Capture:
 
     def __enter__(self) -> "Capture":
         self._undo.enter_context(evaluating(self.model))
-        for name in dict.fromkeys(site.module for site in self.layout.sites.values()):
+        for name in dict.fromkeys(site.module for site in self._all_sites()):
             module = self.model.get_submodule(name)
             build = captured_forward(module, partial(self._show, name), name)
             if build is not None:
@@ -163,6 +109,29 @@ class Capture:
                 before = module.register_forward_pre_hook(partial(self._expand, name))
                 self._undo.callback(before.remove)
         return self
+
+    def _all_sites(self) -> list[Site]:
+        """Of all maps, those that share their weight among them."""
+        return [*self.layout.sites.values(), *(site for sites in self.tied.values() for site in sites)]
+
+    @property
+    def free(self) -> list[str]:
+        """Tensors whose gradients do not come with those of maps."""
+        return [name for name in self.layout.free if name not in self.spread and name not in self.tied]
+
+    def untie(self, names: Iterable[str]) -> None:
+        """Take gradients of some tensors that several maps share datum by datum."""
+        gone = {site.name for name in list(names) for site in self.tied.pop(name)}
+        left = {source: [site for site in sites if site.name not in gone] for source, sites in self._of_source.items()}
+        self._of_source = {source: sites for source, sites in left.items() if sites}
+        self._fixed &= self._of_source.keys()
+
+    def _sees_data(self, site: Site) -> bool:
+        """Whether what a map saw in the last look, at three data, is of each of them, and of one shape in all calls."""
+        calls = self._seen.get(site.source, [])
+        if len({call.shape for call in calls}) != 1 or site.source in self._fixed:
+            return False
+        return calls[0].ndim > 0 and len(calls[0]) % (3 * site.copies) == 0
 
     @property
     def all_outputs(self) -> list[Tensor]:
@@ -188,6 +157,7 @@ class Capture:
             self._tracked = depends_on_more(self.model, inputs[:_LOOKED_AT], hyperparameters=False)
             self.spread = self._find_spread(inputs[:_LOOKED_AT])
             self._fixed = self._find_fixed(inputs[:1])
+            self.untie([name for name, sites in self.tied.items() if not all(map(self._sees_data, sites))])
         outputs = self._run(inputs)
         if outputs is None:
             self._copying = True
@@ -200,8 +170,8 @@ class Capture:
                 f"The model must give outputs [n, c], a row for each of the {len(inputs)} inputs; "
                 f"got shape {tuple(outputs.shape)}."
             )
-        for name, site in self.layout.sites.items():
-            calls = self._seen.get(site.source)
+        for site in self._all_sites():
+            name, calls = site.name, self._seen.get(site.source)
             if calls is None:
                 raise RuntimeError(
                     f"Parameter {site.weight or site.bias!r} is trainable, but its module did not run in the forward pass, so "

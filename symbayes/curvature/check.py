@@ -17,8 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.capture import Capture, free_gradients, mixed_data, refuse_unused
+from symbayes.curvature.capture import Capture, mixed_data
 from symbayes.curvature.evaluate import evaluating, naming_types
+from symbayes.curvature.gradients import free_gradients, refuse_unused
 from symbayes.layout import Site, call_with, held, weights
 
 #: How many data are looked at.
@@ -230,8 +231,9 @@ def _close(found: Tensor, wanted: Tensor, bound: float) -> bool:
     return float(torch.where(finite, found.double() - wanted.double(), 0.0).norm()) <= bound
 
 
-#: Models that were checked, and whether columns go back one by one; and the one that need not be checked again.
-_CHECKED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+#: Models that were checked, whether columns go back one by one, and tensors that maps share; and the one that need not be
+#: checked again.
+_CHECKED: WeakKeyDictionary[nn.Module, tuple[bool, frozenset[str]]] = WeakKeyDictionary()
 _TRUSTED: ContextVar[nn.Module | None] = ContextVar("trusted", default=None)
 
 
@@ -249,21 +251,23 @@ def trusted(model: nn.Module) -> Iterator[None]:
 def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
     """Refuse a model whose captured gradients are not torch's own on the first of some data; what these are.
 
-    Where torch has no right rule to send several columns back at once, they go one by one from then on.
+    Where torch has no right rule to send several columns back at once, they go one by one from then on; and where a tensor that
+    maps share is used in another way as well, its gradients are taken datum by datum.
 
     Raises:
         RuntimeError: If they do not agree, naming a tensor; or as `reference_of` says.
     """
     if _TRUSTED.get() is capture.model and capture.model in _CHECKED:
-        capture.one_by_one = _CHECKED[capture.model]
+        capture.one_by_one, tied = _CHECKED[capture.model]
+        capture.untie(capture.tied.keys() - tied)
         return None
     reference = reference_of(capture.model, inputs)
     if reference is None:
         return None
-    try:
-        wrong = _unlike(capture, reference)
-    except (RuntimeError, TypeError, ValueError):
-        wrong = "unknown"
+    wrong = _unlike_or_refused(capture, reference)
+    if wrong is not None and capture.tied:
+        capture.untie(list(capture.tied))
+        wrong = _unlike_or_refused(capture, reference)
     if wrong is not None:
         capture.one_by_one = True
         wrong = _unlike(capture, reference)
@@ -273,23 +277,32 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
             "would be wrong. Use it in that module alone, give each use a parameter of its own, freeze it "
             "(requires_grad=False), or use Ggn() or Lanczos(), which do not look into modules."
         )
-    _CHECKED[capture.model] = capture.one_by_one
+    _CHECKED[capture.model] = capture.one_by_one, frozenset(capture.tied)
     capture.forget()  # what the inputs of this check depend on, which is nothing
     return reference
 
 
+def _unlike_or_refused(capture: Capture, reference: Reference) -> str | None:
+    """The same as `_unlike`, and some name where that was refused."""
+    try:
+        return _unlike(capture, reference)
+    except (RuntimeError, TypeError, ValueError):
+        return "unknown"
+
+
 def _unlike(capture: Capture, reference: Reference) -> str | None:
     """A tensor whose gradient is not torch's own; None where all are."""
-    model, layout = capture.model, capture.layout
+    model = capture.model
     found: dict[str, Tensor] = {}
     sizes: dict[str, Tensor] = {}
+    of_sites: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
     one = len(reference.inputs) // 2
 
     def add(part: int, name: str, gradients: Tensor) -> None:
         if name in capture.spread:
             found[name], sizes[name] = gradients[-1].sum(0), gradients[-1].square().sum(0).sqrt()
             return
-        _add(capture.sites[name], capture.inputs[name], gradients[-1:], found, sizes)
+        of_sites[name] = _of_site(capture.sites[name], capture.inputs[name], gradients[-1:])
 
     def check_alone(part: int, name: str, gradients: Tensor) -> None:
         site = capture.sites.get(name)
@@ -313,21 +326,26 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
         alone = torch.zeros_like(reference.column)
         alone[one] = reference.column[one]
         capture.backward(capture.forward(reference.inputs), alone[None, None], check_alone)
-        free = [name for name in layout.free if name not in capture.spread]
-        if free:
-            refuse_unused(model, free, reference.inputs)
-            for name, each in free_gradients(model, free, reference.inputs, reference.column[None]).items():
+        if capture.free:
+            refuse_unused(model, capture.free, reference.inputs)
+            for name, each in free_gradients(model, capture.free, reference.inputs, reference.column[None]).items():
                 found[name], sizes[name] = each.sum((0, 1)), each.square().sum((0, 1)).sqrt()
+    for name, (gradient, size) in ((name, both) for of_site in of_sites.values() for name, both in of_site.items()):
+        known = name in found
+        found[name] = found[name] + gradient if known else gradient
+        sizes[name] = torch.hypot(sizes[name], size) if known else size
     return reference.unlike(found, sizes)
 
 
-def _add(site: Site, inputs: Tensor, gradients: Tensor, found: dict[str, Tensor], sizes: dict[str, Tensor]) -> None:
+def _of_site(site: Site, inputs: Tensor, gradients: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """The gradients of a map's tensors, summed over data, and the size of what is added up to them."""
     rows, seen = site.gradient_rows(gradients), site.rows(inputs).values
     squares, seen_squares = rows.double().square(), seen.double().square()  # those of large numbers overflow
+    found: dict[str, tuple[Tensor, Tensor]] = {}
     if site.weight is not None:
-        found[site.weight] = site.form.weight_from_rows(torch.einsum("vnsbo,nsbi->boi", rows, seen))
-        sizes[site.weight] = site.form.weight_from_rows(torch.einsum("vnsbo,nsbi->boi", squares, seen_squares)).sqrt()
+        size = site.form.weight_from_rows(torch.einsum("vnsbo,nsbi->boi", squares, seen_squares)).sqrt()
+        found[site.weight] = site.form.weight_from_rows(torch.einsum("vnsbo,nsbi->boi", rows, seen)), size
     if site.bias is not None:
-        found[site.bias] = site.bias_gradients(rows).sum((0, 1))
-        sizes[site.bias] = site.form.bias_from_rows(squares.sum(2)).sum((0, 1)).sqrt()
+        size = site.form.bias_from_rows(squares.sum(2)).sum((0, 1)).sqrt()
+        found[site.bias] = site.bias_gradients(rows).sum((0, 1)), size
+    return found

@@ -9,10 +9,11 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock
+from symbayes.curvature.gradients import weight_gradients
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, swept_curvature
 from symbayes.data.source import DataSource
-from symbayes.layout import GradientRows, Layout, Site
+from symbayes.layout import Layout, Site
 from symbayes.likelihoods.likelihood import Likelihood
 
 
@@ -43,11 +44,6 @@ class Diagonal(Rule):
 
     def __str__(self) -> str:
         return f"diagonal ({self.fisher})"
-
-
-def weight_gradients(inputs: Float[Tensor, "n s block d_in"], gradients: GradientRows) -> Float[Tensor, "v n block d_out d_in"]:
-    """The gradient of the weight for every column and datum on its own, from rows."""
-    return torch.einsum("vnsbo,nsbi->vnboi", gradients, inputs)
 
 
 class DiagonalAccumulator(Accumulator):

@@ -33,8 +33,10 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DenseBlock, EigenBlock, Factor, KroneckerBlock, SecondMoment, decompose
 from symbayes.curvature.capture import Capture, depends_on_more
-from symbayes.curvature.diagonal import DiagonalAccumulator, weight_gradients
+from symbayes.curvature.check import check_capture
+from symbayes.curvature.diagonal import DiagonalAccumulator
 from symbayes.curvature.evaluate import rounded, tensor_cores
+from symbayes.curvature.gradients import weight_gradients
 from symbayes.curvature.memory import ROW_BUDGET, ROW_BUDGET_CPU
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, add_up, collect, collected, make_blocks, swept_curvature
@@ -94,7 +96,8 @@ class Kfac(Rule):
         if size is None:
             # Where there are no factors, and blocks of more than a number, gradients of single data are held.
             own = weights(model)
-            free = [name for name in layout.free if own[name].shape[:1] != (1,)]  # others have an axis for the data
+            # Others have an axis for the data, or come with those of maps.
+            free = [name for name in layout.free if own[name].shape[:1] != (1,) and name not in layout.tied]
             held = free or any(accumulator.beside for accumulator in accumulators().values())
             size = _DATA if held else data_at_once(model, data)
         return swept_curvature(
@@ -343,6 +346,8 @@ class RunningCurvature:
         self._size = len(inputs)
         mine = self.processes.share(len(inputs))
         inputs = inputs[mine]
+        if not self._count:
+            check_capture(self._capture, inputs)
         accumulators = {name: self.rule.accumulator(site) for name, site in self._capture.layout.sites.items()}
         free: dict[str, Tensor] = {}
         with self._capture as capture:

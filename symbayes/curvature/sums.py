@@ -15,9 +15,10 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock
-from symbayes.curvature.capture import Capture, free_gradients, is_differentiable
+from symbayes.curvature.capture import Capture, is_differentiable
 from symbayes.curvature.check import check_capture
 from symbayes.curvature.evaluate import log_likelihood
+from symbayes.curvature.gradients import free_gradients, tied_squares
 from symbayes.curvature.memory import within_budget
 from symbayes.curvature.rule import BlockCurvature, Fisher, Precisions, Replay, Sums, log_det_of
 from symbayes.data.source import DataSource
@@ -179,11 +180,20 @@ def collect(
     columns: Float[Tensor, "k v n c"],
 ) -> None:
     """Add what maps saw and get back in the forward pass that was captured last; nothing waits for the device."""
-    squares = {name: [torch.zeros(())] * len(columns) for name in capture.spread}
+    squares = {name: [torch.zeros(())] * len(columns) for name in (*capture.spread, *capture.tied)}
+    sharing = {site.name: name for name, sites in capture.tied.items() for site in sites}
+    arrived: dict[str, dict[str, Tensor]] = {name: {} for name in capture.tied}
 
     def deliver(part: int, name: str, gradients: Tensor) -> None:
         if name in accumulators:
             accumulators[name].add(part, gradients)
+        elif name in sharing:
+            tensor = sharing[name]
+            arrived[tensor][name] = gradients
+            if len(arrived[tensor]) == len(capture.tied[tensor]):
+                sites = [capture.sites[site.name] for site in capture.tied[tensor]]
+                squares[tensor][part] = squares[tensor][part] + tied_squares(sites, capture.inputs, arrived[tensor])
+                arrived[tensor] = {}
         elif name in squares:
             squares[name][part] = squares[name][part] + gradients.flatten(2).square().sum((0, 1))
 
@@ -193,7 +203,7 @@ def collect(
     capture.backward(outputs, columns, deliver)
     for name, parts in squares.items():
         _add(name, torch.stack(parts), free)
-    if any(name not in capture.spread for name in capture.layout.free):
+    if capture.free:
         _add_free(capture, inputs, columns, free)
 
 
@@ -204,8 +214,7 @@ def collected(accumulators: Mapping[str, Accumulator], free: Mapping[str, Tensor
 
 
 def _add_free(capture: Capture, inputs: Tensor, columns: Float[Tensor, "k v n c"], free: dict[str, Tensor]) -> None:
-    model, names = capture.model, [name for name in capture.layout.free if name not in capture.spread]
-    found = free_gradients(model, names, inputs, columns.flatten(0, 1), differentiable=capture.differentiable)
+    found = free_gradients(capture.model, capture.free, inputs, columns.flatten(0, 1), differentiable=capture.differentiable)
     for name, gradient in found.items():
         _add(name, gradient.unflatten(0, columns.shape[:2]).square().sum((1, 2)), free)
 

@@ -22,9 +22,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from symbayes.curvature.capture import Capture, refuse_unused
+from symbayes.curvature.capture import Capture
 from symbayes.curvature.check import Reference, check_capture, check_functional, check_outputs, reference_of
 from symbayes.curvature.evaluate import evaluating, log_likelihood
+from symbayes.curvature.gradients import refuse_unused
 from symbayes.data.folders import Contents, read_folder, write_folder
 from symbayes.data.source import DataSource
 from symbayes.data.storage import DAMAGE, error_words, parse_json

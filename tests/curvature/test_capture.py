@@ -12,10 +12,11 @@ from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.curvature.blocks import KroneckerBlock
-from symbayes.curvature.capture import Capture, refuse_unused
+from symbayes.curvature.capture import Capture
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.ggn import Ggn
+from symbayes.curvature.gradients import refuse_unused
 from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Ekfac, Kfac, RunningCurvature
 from symbayes.curvature.lanczos import Lanczos

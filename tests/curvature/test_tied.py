@@ -1,0 +1,168 @@
+"""Weights that several maps share: from rows where maps are all their use, else datum by datum; exact either way."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.testing import assert_close
+
+import symbayes as sb
+from symbayes.curvature import sums
+from symbayes.curvature.capture import Capture
+from symbayes.curvature.check import check_capture
+from symbayes.curvature.diagonal import Diagonal
+from symbayes.curvature.kfac import Kfac, RunningCurvature
+from symbayes.data.source import TensorSource
+from symbayes.layout import Layout
+from symbayes.likelihoods.classes import Categorical
+from tests.oracles import dense_ggn, softmax_hessian
+
+TOKENS, WIDTH = 6, 4
+
+
+class Language(nn.Module):
+    """Its head has the weights of its embedding; how it runs is given."""
+
+    def __init__(self, run, bias=False):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, TOKENS, bias=bias)
+        self.middle, self.run = nn.Linear(WIDTH, WIDTH), run
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.run(self, tokens)
+
+
+def hidden(m, tokens):
+    return m.middle(m.embedding(tokens).tanh()).tanh()
+
+
+def usual(m, tokens):
+    return m.head(hidden(m, tokens)).mean(1)
+
+
+def twice(m, tokens):
+    return m.head(hidden(m, tokens) + hidden(m, tokens.flip(1))).mean(1)
+
+
+def elsewhere(m, tokens):
+    """Its weight is read without the module, too."""
+    return usual(m, tokens) + functional.linear(hidden(m, tokens).mean(1), m.head.weight.tanh())
+
+
+def without_head(m, tokens):
+    return functional.linear(hidden(m, tokens).mean(1), m.embedding.weight)
+
+
+def two_shapes(m, tokens):
+    return m.head(m.middle(m.embedding(tokens).mean(1) + m.embedding(tokens[:, :2]).mean(1)).tanh())
+
+
+def once_for_all(m, tokens):
+    """The embedding sees no data."""
+    chosen = (tokens[..., None] == torch.arange(TOKENS)).to(m.middle.weight)
+    return m.head((chosen @ m.embedding(torch.arange(TOKENS))).mean(1).tanh())
+
+
+def data(generator, count=7):
+    tokens = torch.randint(0, TOKENS, (count, 3), generator=generator)
+    return TensorSource(tokens, torch.arange(count) % TOKENS, torch.device("cpu"))
+
+
+def folded(model):
+    """Positions are parts of a datum that the head sees for themselves."""
+
+    def run(m, tokens):
+        return m.head(hidden(m, tokens).flatten(0, 1)).unflatten(0, (len(tokens), -1)).mean(1)
+
+    model.run = run
+    return model
+
+
+CASES = {
+    "usual": (lambda: Language(usual), True),
+    "with a bias": (lambda: Language(usual, bias=True), True),
+    "called twice": (lambda: Language(twice), True),
+    "parts of data": (lambda: folded(Language(usual)), True),
+    "used elsewhere, too": (lambda: Language(elsewhere), False),
+    "a map that is not called": (lambda: Language(without_head), False),
+    "two shapes": (lambda: Language(two_shapes), False),
+    "once for all data": (lambda: Language(once_for_all), False),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request, generator):
+    make, by_rows = CASES[request.param]
+    torch.manual_seed(0)
+    model = make().double()
+    if request.param == "once for all data":  # what it does not call is no part of this
+        model.middle.requires_grad_(False)
+    return model, by_rows, data(generator)
+
+
+@pytest.mark.parametrize("rule", [Diagonal(), Diagonal(batch_size=3), Kfac(batch_size=4)])
+def test_the_diagonal_of_a_shared_weight_is_exact(case, rule):
+    model, _, source = case
+    found = rule.curvature(model, source, Categorical()).blocks["embedding.weight"]
+    wanted = dense_ggn(model, source.inputs, softmax_hessian)["embedding.weight", "embedding.weight"].diagonal()
+    assert_close(found.diagonal, wanted)
+
+
+def test_gradients_of_single_data_are_taken_only_where_there_are_no_rows(case, monkeypatch):
+    model, by_rows, source = case
+    asked = []
+
+    def note(model, names, *given, **by_name):
+        asked.append(list(names))
+        return before(model, names, *given, **by_name)
+
+    before = sums.free_gradients
+    monkeypatch.setattr(sums, "free_gradients", note)
+    with torch.no_grad():
+        Kfac().curvature(model, source, Categorical())
+    assert asked == ([] if by_rows else [["embedding.weight"]])
+    capture = Capture(model)
+    check_capture(capture, source.inputs)
+    assert list(capture.tied) == (["embedding.weight"] if by_rows else [])
+
+
+def test_a_few_data_at_a_time_give_the_same(monkeypatch, generator):
+    torch.manual_seed(0)
+    model, source = Language(usual).double(), data(generator)
+    one, other = (Diagonal().curvature(model, source, Categorical()).blocks["embedding.weight"].diagonal for _ in range(2))
+    monkeypatch.setattr("symbayes.curvature.gradients._FREE_BUDGET", 2 * TOKENS * WIDTH)
+    some = Diagonal().curvature(model, source, Categorical()).blocks["embedding.weight"].diagonal
+    assert_close(one, other, rtol=0, atol=0)
+    assert_close(some, one)
+
+
+def test_running_curvature_knows_what_is_used_elsewhere(case):
+    model, _, source = case
+    running = RunningCurvature(model, Categorical(), Kfac(), 3, torch.Generator().manual_seed(0))
+    running.add((source.inputs, source.targets))
+    found = running.curvature(source.size).blocks["embedding.weight"].diagonal
+    assert_close(found, Kfac().curvature(model, source, Categorical()).blocks["embedding.weight"].diagonal)
+
+
+def test_a_layout_says_which_maps_share_a_weight():
+    shared = Layout.of(Language(usual, bias=True))
+    assert {name: [site.source for site in sites] for name, sites in shared.tied.items()} == {
+        "embedding.weight": ["embedding", "head"]
+    }
+    assert shared.free == ("embedding.weight",)
+    assert shared.sites.keys() == {"head", "middle"}
+    biases = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    biases[1].bias = biases[0].bias
+    assert not Layout.of(biases).tied
+    unknown = nn.Sequential(nn.Embedding(3, 3), nn.Bilinear(3, 3, 1))
+    unknown[1].weight = nn.Parameter(torch.zeros(1, 3, 3))
+    unknown[0].weight = nn.Parameter(torch.zeros(3, 3))
+    assert not Layout.of(unknown).tied
+
+
+def test_a_network_with_a_shared_weight_learns(generator):
+    torch.manual_seed(0)
+    source = data(generator, 40)
+    result = sb.fit(Language(usual), (source.inputs, source.targets), epochs=4, progress=False)
+    assert isinstance(result.log_evidence, float)
