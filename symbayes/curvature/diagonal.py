@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock
-from symbayes.curvature.gradients import weight_gradients
+from symbayes.curvature.gradients import squared_gradients
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, swept_curvature
 from symbayes.data.source import DataSource
@@ -51,13 +50,11 @@ class DiagonalAccumulator(Accumulator):
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        # Gradients of single data are large for a matrix, and not for a norm layer.
-        self.beside = 0 if site.matrix is None or site.form.structure == "diagonal" else prod(site.matrix)
-        self.rows = torch.empty(0)
+        self.seen, self.rows = torch.empty(0), torch.empty(0)
         self.squares: dict[tuple[str, int], Tensor] = {}
 
     def begin(self, inputs: Tensor) -> None:
-        self.rows = self.site.rows(inputs).values
+        self.seen, self.rows = inputs, self.site.rows(inputs).values
 
     def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
         rows = self.site.gradient_rows(gradients)
@@ -69,7 +66,9 @@ class DiagonalAccumulator(Accumulator):
             elif rows.shape[2] == 1:  # one position: the square of a product is the product of squares
                 squares = torch.einsum("vnsbo,nsbi->boi", rows.square(), self.rows.square())
             else:
-                squares = torch.stack([weight_gradients(self.rows, r[None]).square().sum((0, 1)) for r in rows]).sum(0)
+                name = self.site.name
+                self._add(self.site.weight, part, squared_gradients([self.site], {name: self.seen}, {name: gradients}))
+                return
             self._add(self.site.weight, part, self.site.form.weight_from_rows(squares))
 
     def sums(self) -> dict[str, Tensor]:

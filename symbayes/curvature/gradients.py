@@ -18,7 +18,7 @@ from symbayes.adapters import NormsByParts
 from symbayes.layout import GradientRows, Site, call_with, held
 
 #: Gradients are computed for as many data at once as stay below this many numbers.
-_FREE_BUDGET = 2**26
+GRADIENT_BUDGET = 2**26
 
 
 def weight_gradients(inputs: Float[Tensor, "n s block d_in"], gradients: GradientRows) -> Float[Tensor, "v n block d_out d_in"]:
@@ -26,13 +26,13 @@ def weight_gradients(inputs: Float[Tensor, "n s block d_in"], gradients: Gradien
     return torch.einsum("vnsbo,nsbi->vnboi", gradients, inputs)
 
 
-def tied_squares(
+def squared_gradients(
     sites: Sequence[Site], inputs: Mapping[str, Tensor], gradients: Mapping[str, Float[Tensor, "v m *rest"]]
 ) -> Float[Tensor, " p"]:
-    """Squared gradients of a tensor that several maps share, summed over columns and data: each is the sum over maps.
+    """Squared gradients of a weight, summed over columns and data; each is the sum over the maps that share it.
 
     Args:
-        sites: The maps, as they were called.
+        sites: These maps, as they were called.
         inputs: What each saw.
         gradients: Of what it gave, for some columns.
     """
@@ -40,7 +40,7 @@ def tied_squares(
     columns = len(next(iter(gradients.values())))
     seen = [site.copies * site.parts for site in sites]
     count = len(inputs[sites[0].name]) // seen[0]
-    at_once = max(1, _FREE_BUDGET // size)
+    at_once = max(1, GRADIENT_BUDGET // size)
     total = gradients[sites[0].name].new_zeros(size)
     for column, first in product(range(columns), range(0, count, at_once)):
         found: Tensor = torch.zeros(())
@@ -71,7 +71,7 @@ def free_gradients(
         (gradients,) = vjp(outputs, chosen)[1](column)
         return {name: gradient.flatten() for name, gradient in gradients.items()}
 
-    at_once = max(1, _FREE_BUDGET // max(1, sum(tensor.numel() for tensor in chosen.values())))
+    at_once = max(1, GRADIENT_BUDGET // max(1, sum(tensor.numel() for tensor in chosen.values())))
     try:
         with NormsByParts() if differentiable else nullcontext():
             found = [vmap(of_one, chunk_size=at_once)(inputs, column) for column in columns]

@@ -22,7 +22,7 @@ EKFAC keeps KFAC's eigenbasis and takes the exact curvature along it (George et 
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any, Literal
@@ -37,7 +37,7 @@ from symbayes.curvature.check import check_capture
 from symbayes.curvature.diagonal import DiagonalAccumulator
 from symbayes.curvature.evaluate import rounded, tensor_cores
 from symbayes.curvature.gradients import weight_gradients
-from symbayes.curvature.memory import ROW_BUDGET, ROW_BUDGET_CPU
+from symbayes.curvature.memory import LARGEST_SIDE, ROW_BUDGET, ROW_BUDGET_CPU, has_factors
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, add_up, collect, collected, make_blocks, swept_curvature
 from symbayes.data.source import Batch, DataSource, TensorSource
@@ -54,7 +54,9 @@ _DATA, _DATA_GPU, OUTPUT_BUDGET, _BYTES_OF_OUTPUT = 250, 5000, 2**29, 256
 
 @dataclass(frozen=True)
 class Kfac(Rule):
-    """Kronecker-factored curvature, with diagonal blocks where there are no rows (norm layers, free parameters).
+    """Kronecker-factored curvature, with exact diagonal blocks where there are no rows (norm layers, free parameters).
+
+    And where a side has so many features that its factor could not be decomposed, as the head of a language model has.
 
     Args:
         fisher: Its square root, exact or sampled.
@@ -101,12 +103,19 @@ class Kfac(Rule):
             held = free or any(accumulator.beside for accumulator in accumulators().values())
             size = _DATA if held else data_at_once(model, data)
         return swept_curvature(
-            model, data, likelihood, self.fisher, accumulators, batch_size=size, generator=generator, estimator=str(self)
-        )
+            model, data, likelihood, self.fisher, accumulators, batch_size=size, generator=generator,
+            estimator=self._named(sites.values()),
+        )  # fmt: skip
+
+    def _named(self, sites: Iterable[Site]) -> str:
+        """The estimator in words; with the weights that are too large for factors."""
+        large = [str(site.weight) for site in sites if site.matrix is not None and not has_factors(site)]
+        beside = f", the diagonal of {', '.join(large)} (more than {LARGEST_SIDE:,} features)" if large else ""
+        return f"{self}{beside}"
 
     def accumulator(self, site: Site) -> Accumulator:
         """What collects the curvature of a map under these settings."""
-        if site.form.structure == "diagonal" or any(fnmatch(site.weight or "", pattern) for pattern in self.diagonal):
+        if not has_factors(site) or any(fnmatch(site.weight or "", pattern) for pattern in self.diagonal):
             return DiagonalAccumulator(site)
         return KroneckerAccumulator(site, self.sharing, self.pool_blocks)
 
@@ -414,7 +423,8 @@ class RunningCurvature:
         for name, accumulator in self._accumulators.items():
             accumulator.rows_seen = self._rows[name]
         blocks = make_blocks(self._accumulators, sums, self.rule.fisher.scales(self.likelihood) * scale)
-        return BlockCurvature(blocks, log_likelihood, f"{self.rule}, running mean", None)
+        named = self.rule._named(self._capture.layout.sites.values())
+        return BlockCurvature(blocks, log_likelihood, f"{named}, running mean", None)
 
     def state_dict(self) -> dict[str, Any]:
         """The running means, as tensors and plain values by name."""

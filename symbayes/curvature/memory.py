@@ -9,11 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from symbayes.curvature.capture import COLUMN_BUDGET, COLUMN_BUDGET_CPU, Capture
+from symbayes.curvature.gradients import GRADIENT_BUDGET
 from symbayes.data.source import DataSource, LoaderSource
-from symbayes.layout import Layout, weights
+from symbayes.layout import Layout, Site, weights
 
 #: Input rows are formed for as many data at a time as stay below this many numbers.
 ROW_BUDGET, ROW_BUDGET_CPU = 2**26, 2**20
+#: Features of a side of a weight up to which it has a factor, of so many squared numbers.
+LARGEST_SIDE = 2**14
 #: What a datum takes beyond what was counted: gradients on their way back, and workspaces.
 _BESIDE = 3.0
 #: Products with vectors hold tangents beside what a pass holds, and gradients of both.
@@ -80,7 +83,9 @@ def fixed_bytes(model: nn.Module, *, product: bool = False) -> int:
     if product:
         return 4 * sum(tensor.nbytes for tensor in own.values())
     rows, columns = (ROW_BUDGET_CPU, COLUMN_BUDGET_CPU) if weight.device.type == "cpu" else (ROW_BUDGET, COLUMN_BUDGET)
-    return weight.element_size() * (factor_numbers(model) + rows + columns)
+    layout = Layout.of(model)
+    single = layout.tied or any(site.matrix is not None and not has_factors(site) for site in layout.sites.values())
+    return weight.element_size() * (factor_numbers(model) + rows + columns + (GRADIENT_BUDGET if single else 0))
 
 
 def factor_numbers(model: nn.Module) -> int:
@@ -88,14 +93,26 @@ def factor_numbers(model: nn.Module) -> int:
     layout = Layout.of(model)
     numbers = sum(layout.tensors[name].size for name in layout.free)
     for site in layout.sites.values():
-        if site.matrix is None or site.form.structure == "diagonal":
+        if site.matrix is None or not has_factors(site):
             numbers += sum(layout.tensors[name].size for name in (site.weight, site.bias) if name is not None)
             continue
-        blocks, first, second = site.matrix
-        sides = (second, first) if site.form.transposed else (first, second)
+        blocks, sides = site.matrix[0], _sides(site.matrix, site)
         numbers += blocks * sides[0] ** 2 * (2 if site.bias is not None else 1)
         numbers += blocks * (sides[1] if site.form.structure == "one-hot" else sides[1] ** 2)
     return numbers
+
+
+def has_factors(site: Site) -> bool:
+    """Whether a map has Kronecker factors, rather than a diagonal: where it has matrices, with sides that are not too large."""
+    if site.form.structure == "diagonal" or site.matrix is None:
+        return site.form.structure != "diagonal"
+    given, seen = _sides(site.matrix, site)
+    return given <= LARGEST_SIDE and (seen <= LARGEST_SIDE or site.form.structure == "one-hot")
+
+
+def _sides(matrix: tuple[int, int, int], site: Site) -> tuple[int, int]:
+    """Features that a map gives, and that it sees."""
+    return (matrix[2], matrix[1]) if site.form.transposed else (matrix[1], matrix[2])
 
 
 def bytes_of_datum(model: nn.Module, inputs: Tensor, *, product: bool = False) -> int:

@@ -18,7 +18,7 @@ from symbayes.curvature.blocks import Block, DiagonalBlock
 from symbayes.curvature.capture import Capture, is_differentiable
 from symbayes.curvature.check import check_capture
 from symbayes.curvature.evaluate import log_likelihood
-from symbayes.curvature.gradients import free_gradients, tied_squares
+from symbayes.curvature.gradients import free_gradients, squared_gradients
 from symbayes.curvature.memory import within_budget
 from symbayes.curvature.rule import BlockCurvature, Fisher, Precisions, Replay, Sums, log_det_of
 from symbayes.data.source import DataSource
@@ -192,7 +192,7 @@ def collect(
             arrived[tensor][name] = gradients
             if len(arrived[tensor]) == len(capture.tied[tensor]):
                 sites = [capture.sites[site.name] for site in capture.tied[tensor]]
-                squares[tensor][part] = squares[tensor][part] + tied_squares(sites, capture.inputs, arrived[tensor])
+                squares[tensor][part] = squares[tensor][part] + squared_gradients(sites, capture.inputs, arrived[tensor])
                 arrived[tensor] = {}
         elif name in squares:
             squares[name][part] = squares[name][part] + gradients.flatten(2).square().sum((0, 1))

@@ -8,10 +8,12 @@ from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.curvature import sums
+from symbayes.curvature.blocks import DiagonalBlock, KroneckerBlock
 from symbayes.curvature.capture import Capture
 from symbayes.curvature.check import check_capture
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.kfac import Kfac, RunningCurvature
+from symbayes.curvature.memory import factor_numbers
 from symbayes.data.source import TensorSource
 from symbayes.layout import Layout
 from symbayes.likelihoods.classes import Categorical
@@ -131,7 +133,7 @@ def test_a_few_data_at_a_time_give_the_same(monkeypatch, generator):
     torch.manual_seed(0)
     model, source = Language(usual).double(), data(generator)
     one, other = (Diagonal().curvature(model, source, Categorical()).blocks["embedding.weight"].diagonal for _ in range(2))
-    monkeypatch.setattr("symbayes.curvature.gradients._FREE_BUDGET", 2 * TOKENS * WIDTH)
+    monkeypatch.setattr("symbayes.curvature.gradients.GRADIENT_BUDGET", 2 * TOKENS * WIDTH)
     some = Diagonal().curvature(model, source, Categorical()).blocks["embedding.weight"].diagonal
     assert_close(one, other, rtol=0, atol=0)
     assert_close(some, one)
@@ -166,3 +168,29 @@ def test_a_network_with_a_shared_weight_learns(generator):
     source = data(generator, 40)
     result = sb.fit(Language(usual), (source.inputs, source.targets), epochs=4, progress=False)
     assert isinstance(result.log_evidence, float)
+
+
+@pytest.mark.parametrize("rule", [Kfac(batch_size=3), Kfac(sb.curvature.MonteCarloFisher())])
+def test_weights_with_a_side_that_is_too_large_have_their_diagonal(rule, generator, monkeypatch):
+    """Of a head with more classes than that; an embedding of as many words has one-hot rows, and keeps its factors."""
+    monkeypatch.setattr("symbayes.curvature.memory.LARGEST_SIDE", TOKENS - 1)
+    torch.manual_seed(0)
+    embedding, head = nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, TOKENS)
+    model = nn.Sequential(embedding, nn.Tanh(), head, Mean()).double()
+    source = data(generator)
+    found = rule.curvature(model, source, Categorical())
+    assert isinstance(found.blocks["0.weight"], KroneckerBlock)
+    assert isinstance(found.blocks["2.weight"], DiagonalBlock)
+    assert "the diagonal of 2.weight (more than" in found.estimator
+    if rule.batch_size:
+        wanted = dense_ggn(model, source.inputs, softmax_hessian)
+        for name in ("2.weight", "2.bias"):
+            assert_close(found.blocks[name].diagonal, wanted[name, name].diagonal())
+    assert factor_numbers(model) == WIDTH**2 + TOKENS + WIDTH * TOKENS + TOKENS
+
+
+class Mean(nn.Module):
+    """Over positions."""
+
+    def forward(self, outputs):
+        return outputs.mean(1)
