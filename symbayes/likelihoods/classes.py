@@ -47,6 +47,13 @@ class Categorical(Likelihood):
         signed = (outputs.log_softmax(1) / 2).exp() * random_signs((samples, *p.shape), outputs, generator)
         return ((signed - p * signed.sum(-1, keepdim=True)) / samples**0.5)[None]
 
+    def product(self, outputs: Outputs, vectors: Outputs) -> Outputs:
+        # (diag(p) − ppᵀ) v does not change with what is added to all of v: without that of the most probable class nothing
+        # cancels where its probability is nearly one. Columns would be as many as classes.
+        p, likely = outputs.softmax(1), outputs.argmax(1, keepdim=True)
+        apart = vectors - vectors.gather(1, likely)
+        return p * (apart - (p * apart).sum(1, keepdim=True))
+
     def score(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, "n c"]:
         soft = targets if targets.is_floating_point() else functional.one_hot(targets.long(), outputs.shape[1])
         return soft.to(outputs.dtype) - outputs.softmax(1)

@@ -153,3 +153,14 @@ def test_no_likelihood_is_missing():
 
 def subclasses(kind):
     return {found for child in kind.__subclasses__() for found in (child, *subclasses(child))}
+
+
+def test_products_of_classes_are_right_where_one_is_nearly_sure():
+    """In single precision p (1 − p) would be lost beside one, and with it most of what is left of the curvature."""
+    outputs = torch.tensor([[14.0, 0.0, -1.0], [0.0, 1.0, 15.0]])
+    vectors = torch.tensor([[1.0, -0.5, 2.0], [0.3, 0.7, -1.0]])
+    p = outputs.double().softmax(1)
+    wanted = p * vectors - p * (p * vectors).sum(1, keepdim=True)
+    assert_close(Categorical().product(outputs, vectors).double(), wanted, rtol=1e-5, atol=0)
+    plain = p.float() * vectors - p.float() * (p.float() * vectors).sum(1, keepdim=True)
+    assert (plain.double() / wanted - 1).abs().max() > 1e-3
