@@ -111,12 +111,6 @@ class SecondMoment:
     def __init__(self) -> None:
         self._total: Float[Tensor, "block d d"] | None = None
 
-    def copy(self) -> "SecondMoment":
-        """The same, to be added to on its own."""
-        other = SecondMoment()
-        other._total = None if self._total is None else self._total.clone()
-        return other
-
     def add(self, rows: Float[Tensor, "n s block d"]) -> None:
         """Add rows; on a CPU nothing is copied when data and positions are adjacent in memory."""
         with tensor_cores(rows.device):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from jaxtyping import Float
@@ -50,6 +51,8 @@ class DiagonalAccumulator(Accumulator):
 
     def __init__(self, site: Site) -> None:
         self.site = site
+        # Gradients of single data are large for a matrix, and not for a norm layer.
+        self.beside = 0 if site.matrix is None or site.form.structure == "diagonal" else prod(site.matrix)
         self.seen, self.rows = torch.empty(0), torch.empty(0)
         self.squares: dict[tuple[str, int], Tensor] = {}
 

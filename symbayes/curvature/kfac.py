@@ -7,7 +7,8 @@ The one owner of the scale of Kronecker factors. With n data and s positions,
 
 (Martens and Grosse 2015; Grosse and Martens 2016; Eschenhagen et al. 2023; ELLA, section 5.) A is averaged and G summed,
 so factors of two batches must not be added as they are: A is kept as a sum until the end. A bias has the exact block
-Σ_n (Σ_s g)(Σ_s g)ᵀ. Both are exact for a single datum without sharing, and for linear networks.
+Σ_n (Σ_s g)(Σ_s g)ᵀ, or the diagonal of that where it is wide. Factors and block are exact for a single datum without sharing,
+and for linear networks.
 
 Inside an orbit average every datum comes in copies, whose outputs are averaged. They are reduced, whatever is done with other
 positions: ā is the mean and ĝ the sum over copies (LILA). So the curvature falls as invariance smooths what a map sees, from
@@ -31,13 +32,22 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.blocks import Block, DenseBlock, EigenBlock, Factor, KroneckerBlock, SecondMoment, decompose
+from symbayes.curvature.blocks import (
+    Block,
+    DenseBlock,
+    DiagonalBlock,
+    EigenBlock,
+    Factor,
+    KroneckerBlock,
+    SecondMoment,
+    decompose,
+)
 from symbayes.curvature.capture import Capture, depends_on_more
 from symbayes.curvature.check import check_capture
 from symbayes.curvature.diagonal import DiagonalAccumulator
 from symbayes.curvature.evaluate import rounded, tensor_cores
 from symbayes.curvature.gradients import weight_gradients
-from symbayes.curvature.memory import LARGEST_SIDE, ROW_BUDGET, ROW_BUDGET_CPU, has_factors
+from symbayes.curvature.memory import LARGEST_BIAS, LARGEST_SIDE, ROW_BUDGET, ROW_BUDGET_CPU, has_factors
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, add_up, collect, collected, make_blocks, swept_curvature
 from symbayes.data.source import Batch, DataSource, TensorSource
@@ -180,8 +190,9 @@ class KroneckerAccumulator(Accumulator):
         bias_is_output = rows.shape[1] == 1 and rows.shape[2] == 1 and part not in self.bias
         if self.site.bias is not None and not bias_is_output:
             if part not in self.bias and part in self.G:  # until now there was a row for each datum
-                self.bias[part] = self.G[part].copy()
-            self.bias[part].add(self.site.form.bias_from_rows(rows.sum(1))[:, None, None])
+                self.bias[part].add_moment(_of_bias(self.G[part].sum).clone())
+            each = self.site.form.bias_from_rows(rows.sum(1))
+            self.bias[part].add(each[:, None, :, None] if each.shape[1] > LARGEST_BIAS else each[:, None, None])
         if self.site.weight is not None or bias_is_output:
             self.G[part].add(rows)
 
@@ -205,7 +216,8 @@ class KroneckerAccumulator(Accumulator):
         if site.bias is not None:
             own = Factor(bias, False, site.bias) if bias is not None else output
             if own is not None:
-                found[site.bias] = DenseBlock(own)
+                wide = len(own.matrices) > LARGEST_BIAS
+                found[site.bias] = DiagonalBlock(own.matrices.flatten()) if wide else DenseBlock(own)
         return found
 
     def _arrange(self, moment: Float[Tensor, "block d d"]) -> Float[Tensor, "block d_in d_in"]:
@@ -217,6 +229,11 @@ class KroneckerAccumulator(Accumulator):
         for way in ways:
             total = total + moment[:, way[:, None], way]
         return total / len(ways)
+
+
+def _of_bias(moment: Float[Tensor, "1 d d"]) -> Float[Tensor, "block _ _"]:
+    """What is collected for a bias, where G is that: of a wide one the diagonal, in blocks of one number."""
+    return moment if moment.shape[1] <= LARGEST_BIAS else moment.diagonal(dim1=1, dim2=2).reshape(-1, 1, 1)
 
 
 def _scale(name: str, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> Tensor | None:
@@ -341,6 +358,7 @@ class RunningCurvature:
         #: Input rows of a batch in the mean, by map; and batches, but for those that a captured step adds, which are all alike.
         self._rows: dict[str, float] = {}
         self._count = self._size = 0
+        self._checked = False
 
     @torch.no_grad()
     def add(self, batch: Batch) -> None:
@@ -355,8 +373,9 @@ class RunningCurvature:
         self._size = len(inputs)
         mine = self.processes.share(len(inputs))
         inputs = inputs[mine]
-        if not self._count:
+        if not self._checked and len(inputs):
             check_capture(self._capture, inputs)
+            self._checked = True
         accumulators = {name: self.rule.accumulator(site) for name, site in self._capture.layout.sites.items()}
         free: dict[str, Tensor] = {}
         with self._capture as capture:
@@ -386,10 +405,10 @@ class RunningCurvature:
         """Where some batches have a row for each datum and others several, the block of a bias is that of G in the first."""
         for name, what in [key for key in found if key[0] in self._rows and key[1].startswith("bias")]:
             if (name, what) not in self._means and (before := self._means.get((name, what.replace("bias", "G")))) is not None:
-                self._means[name, what] = before.clone()
+                self._means[name, what] = _of_bias(before).clone()
         known = [key for key in self._means if key[0] in self._rows and key[1].startswith("bias")]
         for name, what in [key for key in known if key not in found]:
-            found[name, what] = found[name, what.replace("bias", "G")]
+            found[name, what] = _of_bias(found[name, what.replace("bias", "G")])
 
     @property
     def is_known(self) -> bool:

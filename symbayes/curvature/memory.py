@@ -15,8 +15,9 @@ from symbayes.layout import Layout, Site, weights
 
 #: Input rows are formed for as many data at a time as stay below this many numbers.
 ROW_BUDGET, ROW_BUDGET_CPU = 2**26, 2**20
-#: Features of a side of a weight up to which it has a factor, of so many squared numbers.
-LARGEST_SIDE = 2**14
+#: Features of a side of a weight up to which it has a factor, and of a bias up to which it has a block: squares of so many
+#: numbers. What is larger has a diagonal.
+LARGEST_SIDE, LARGEST_BIAS = 2**14, 2**11
 #: What a datum takes beyond what was counted: gradients on their way back, and workspaces.
 _BESIDE = 3.0
 #: Products with vectors hold tangents beside what a pass holds, and gradients of both.
@@ -83,9 +84,8 @@ def fixed_bytes(model: nn.Module, *, product: bool = False) -> int:
     if product:
         return 4 * sum(tensor.nbytes for tensor in own.values())
     rows, columns = (ROW_BUDGET_CPU, COLUMN_BUDGET_CPU) if weight.device.type == "cpu" else (ROW_BUDGET, COLUMN_BUDGET)
-    layout = Layout.of(model)
-    single = layout.tied or any(site.matrix is not None and not has_factors(site) for site in layout.sites.values())
-    return weight.element_size() * (factor_numbers(model) + rows + columns + (GRADIENT_BUDGET if single else 0))
+    shared = GRADIENT_BUDGET if Layout.of(model).tied else 0
+    return weight.element_size() * (factor_numbers(model) + rows + columns + shared)
 
 
 def factor_numbers(model: nn.Module) -> int:
@@ -97,7 +97,9 @@ def factor_numbers(model: nn.Module) -> int:
             numbers += sum(layout.tensors[name].size for name in (site.weight, site.bias) if name is not None)
             continue
         blocks, sides = site.matrix[0], _sides(site.matrix, site)
-        numbers += blocks * sides[0] ** 2 * (2 if site.bias is not None else 1)
+        numbers += blocks * sides[0] ** 2
+        if site.bias is not None:
+            numbers += blocks * sides[0] ** (2 if sides[0] <= LARGEST_BIAS else 1)
         numbers += blocks * (sides[1] if site.form.structure == "one-hot" else sides[1] ** 2)
     return numbers
 

@@ -189,6 +189,29 @@ def test_weights_with_a_side_that_is_too_large_have_their_diagonal(rule, generat
     assert factor_numbers(model) == WIDTH**2 + TOKENS + WIDTH * TOKENS + TOKENS
 
 
+def test_wide_biases_have_their_diagonal(generator, monkeypatch):
+    """Where positions share them; also where some batches have one position, and others several."""
+    torch.manual_seed(0)
+    model, source = nn.Sequential(nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, TOKENS), Mean()).double(), data(generator)
+    whole = Kfac().curvature(model, source, Categorical()).blocks["1.bias"]
+    numbers = factor_numbers(model)
+    for name in ("kfac", "memory"):
+        monkeypatch.setattr(f"symbayes.curvature.{name}.LARGEST_BIAS", TOKENS - 1)
+    wide = Kfac(batch_size=3).curvature(model, source, Categorical()).blocks["1.bias"]
+    assert isinstance(wide, DiagonalBlock)
+    assert_close(wide.diagonal, whole.H.matrices[0].diagonal())
+    assert factor_numbers(model) == numbers - TOKENS**2 + TOKENS
+    alone = TensorSource(source.inputs[:, :1], source.targets, source.inputs.device)
+    assert not isinstance(Kfac().curvature(model, alone, Categorical()).blocks["1.bias"], DiagonalBlock)
+    for order in ((alone, source), (source, alone)):
+        running = RunningCurvature(model, Categorical(), Kfac(), 5, torch.Generator().manual_seed(0))
+        for some in order:
+            running.add((some.inputs, some.targets))
+        each = [Kfac().curvature(model, some, Categorical()).blocks["1.bias"] for some in order]
+        wanted = sum(b.diagonal if isinstance(b, DiagonalBlock) else b.H.matrices[0].diagonal() for b in each) / 2
+        assert_close(running.curvature(source.size).blocks["1.bias"].diagonal, wanted)
+
+
 class Mean(nn.Module):
     """Over positions."""
 
