@@ -153,7 +153,8 @@ class Capture:
             RuntimeError: If a map with trainable weights did not run, or on data of several shapes.
             ValueError: If the outputs are not a row for each datum.
         """
-        if self._tracked is None:
+        first = self._tracked is None
+        if first:
             self._tracked = depends_on_more(self.model, inputs[:_LOOKED_AT], hyperparameters=False)
             self.spread = self._find_spread(inputs[:_LOOKED_AT])
             self._fixed = self._find_fixed(inputs[:1])
@@ -185,6 +186,9 @@ class Capture:
                 )
             self.inputs[name] = _side_by_side(calls, 0)
             self.sites[name] = replace(site, parts=len(self.inputs[name]) // (len(inputs) * site.copies))
+        if first and self.tied and self._misplaced([s.source for sites in self.tied.values() for s in sites], outputs):
+            self.untie(list(self.tied))
+            return self.forward(inputs)
         self._check_parts(outputs)
         self._proven = True
         return outputs
@@ -192,16 +196,24 @@ class Capture:
     def _check_parts(self, outputs: Float[Tensor, "n c"]) -> None:
         """Refuse parts of data that are not where their datum is.
 
-        In every batch, since where they are may depend on data: on lengths, or on an order that data are brought to. With the
-        outputs of datum n times w_n, gradients of its parts are w_n times what they are without.
+        In every batch, since where they are may depend on data: on lengths, or on an order that data are brought to.
 
         Raises:
             RuntimeError: Naming their module.
         """
         known = self.outputs.keys() - self.spread
         sources = [name for name in self.outputs if name in known and self.sites[self._of_source[name][0].name].parts > 1]
+        wrong = self._misplaced(sources, outputs)
+        if wrong is not None:
+            raise mixed_data(wrong)
+
+    def _misplaced(self, sources: Sequence[str], outputs: Float[Tensor, "n c"]) -> str | None:
+        """A source that sees data in another order than the model gives their outputs; None where all see them in that.
+
+        With the outputs of datum n times w_n, gradients of its parts are w_n times what they are without.
+        """
         if not sources or not outputs.requires_grad or is_capturing(outputs):
-            return
+            return None
         flat = [(name, output) for name in sources for output in self.outputs[name]]
         generator = torch.Generator().manual_seed(len(outputs))
         factors = torch.rand(len(outputs), generator=generator) + 1
@@ -212,7 +224,8 @@ class Capture:
         )
         for (name, _), one, other in zip(flat, usual, scaled, strict=True):
             if one is not None and other is not None and not _scales(one.detach(), other.detach(), factors.to(one)):
-                raise mixed_data(name)
+                return name
+        return None
 
     def refuse_expanded(self, error: Exception | None = None) -> None:
         """Refuse a module that was shown for each datum what is the same for all, where the model does not use it so.

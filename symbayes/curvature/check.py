@@ -258,8 +258,7 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
         RuntimeError: If they do not agree, naming a tensor; or as `reference_of` says.
     """
     if _TRUSTED.get() is capture.model and capture.model in _CHECKED:
-        capture.one_by_one, tied = _CHECKED[capture.model]
-        capture.untie(capture.tied.keys() - tied)
+        follow_check(capture)
         return None
     reference = reference_of(capture.model, inputs)
     if reference is None:
@@ -280,6 +279,12 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
     _CHECKED[capture.model] = capture.one_by_one, frozenset(capture.tied)
     capture.forget()  # what the inputs of this check depend on, which is nothing
     return reference
+
+
+def follow_check(capture: Capture) -> None:
+    """Capture as the last check of the model found right; with nothing taken on trust where there was none."""
+    capture.one_by_one, tied = _CHECKED.get(capture.model, (capture.one_by_one, frozenset()))
+    capture.untie(capture.tied.keys() - tied)
 
 
 def _unlike_or_refused(capture: Capture, reference: Reference) -> str | None:

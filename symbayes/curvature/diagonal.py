@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock
-from symbayes.curvature.gradients import squared_gradients
+from symbayes.curvature.gradients import GRADIENT_BUDGET, squared_gradients, weight_gradients
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, swept_curvature
 from symbayes.data.source import DataSource
@@ -68,6 +68,8 @@ class DiagonalAccumulator(Accumulator):
                 squares = (rows * self.rows).sum(2).square().sum((0, 1))[..., None]
             elif rows.shape[2] == 1:  # one position: the square of a product is the product of squares
                 squares = torch.einsum("vnsbo,nsbi->boi", rows.square(), self.rows.square())
+            elif self.beside * self.rows.shape[0] <= GRADIENT_BUDGET:
+                squares = torch.stack([weight_gradients(self.rows, r[None]).square().sum((0, 1)) for r in rows]).sum(0)
             else:
                 name = self.site.name
                 self._add(self.site.weight, part, squared_gradients([self.site], {name: self.seen}, {name: gradients}))

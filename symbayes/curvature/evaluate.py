@@ -160,7 +160,8 @@ def rounded(tensor: Tensor) -> Tensor:
 
 def nearest_ten_bits(tensor: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Single precision with a mantissa of ten bits, to the nearest; of two as near, that of larger size."""
-    return tensor.view(torch.int32).add(1 << 12).bitwise_and_(-1 << 13).view(torch.float32)
+    found = tensor.view(torch.int32).add(1 << 12).bitwise_and_(-1 << 13).view(torch.float32)
+    return torch.where(tensor.isnan(), tensor, found)  # whose bits may overflow
 
 
 def _reads_ten_bits() -> bool:

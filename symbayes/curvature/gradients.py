@@ -6,7 +6,6 @@ pass for each datum.
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from itertools import product
 from math import prod
 
 import torch
@@ -36,19 +35,20 @@ def squared_gradients(
         inputs: What each saw.
         gradients: Of what it gave, for some columns.
     """
-    size = prod(sites[0].matrix or ())
-    columns = len(next(iter(gradients.values())))
+    columns = len(gradients[sites[0].name])
     seen = [site.copies * site.parts for site in sites]
     count = len(inputs[sites[0].name]) // seen[0]
-    at_once = max(1, GRADIENT_BUDGET // size)
-    total = gradients[sites[0].name].new_zeros(size)
-    for column, first in product(range(columns), range(0, count, at_once)):
-        found: Tensor = torch.zeros(())
-        for site, each in zip(sites, seen, strict=True):
-            some = slice(first * each, (first + at_once) * each)
-            rows, back = site.rows(inputs[site.name][some]).values, site.gradient_rows(gradients[site.name][column, None, some])
-            found = found + site.form.weight_from_rows(weight_gradients(rows, back)[0])
-        total = total + found.square().sum(0)
+    at_once = max(1, GRADIENT_BUDGET // prod(sites[0].matrix or ()))
+    total: Tensor = torch.zeros(())
+    for first in range(0, count, at_once):
+        chosen = [slice(first * each, (first + at_once) * each) for each in seen]
+        rows = [site.rows(inputs[site.name][some]).values for site, some in zip(sites, chosen, strict=True)]
+        for column in range(columns):
+            found: Tensor = torch.zeros(())
+            for site, some, own in zip(sites, chosen, rows, strict=True):
+                back = site.gradient_rows(gradients[site.name][column, None, some])
+                found = found + site.form.weight_from_rows(weight_gradients(own, back)[0])
+            total = total + found.square().sum(0)
     return total
 
 

@@ -43,7 +43,7 @@ from symbayes.curvature.blocks import (
     decompose,
 )
 from symbayes.curvature.capture import Capture, depends_on_more
-from symbayes.curvature.check import check_capture
+from symbayes.curvature.check import check_capture, follow_check
 from symbayes.curvature.diagonal import DiagonalAccumulator
 from symbayes.curvature.evaluate import rounded, tensor_cores
 from symbayes.curvature.gradients import weight_gradients
@@ -108,20 +108,16 @@ class Kfac(Rule):
         if size is None:
             # Where there are no factors, and blocks of more than a number, gradients of single data are held.
             own = weights(model)
-            # Others have an axis for the data, or come with those of maps.
-            free = [name for name in layout.free if own[name].shape[:1] != (1,) and name not in layout.tied]
+            # Others have an axis for the data, or are known to come with those of maps.
+            capture = Capture(model)
+            follow_check(capture)
+            free = [name for name in capture.free if own[name].shape[:1] != (1,)]
             held = free or any(accumulator.beside for accumulator in accumulators().values())
             size = _DATA if held else data_at_once(model, data)
         return swept_curvature(
             model, data, likelihood, self.fisher, accumulators, batch_size=size, generator=generator,
-            estimator=self._named(sites.values()),
+            estimator=_named(self, sites.values()),
         )  # fmt: skip
-
-    def _named(self, sites: Iterable[Site]) -> str:
-        """The estimator in words; with the weights that are too large for factors."""
-        large = [str(site.weight) for site in sites if site.matrix is not None and not has_factors(site)]
-        beside = f", the diagonal of {', '.join(large)} (more than {LARGEST_SIDE:,} features)" if large else ""
-        return f"{self}{beside}"
 
     def accumulator(self, site: Site) -> Accumulator:
         """What collects the curvature of a map under these settings."""
@@ -133,6 +129,12 @@ class Kfac(Rule):
         return f"KFAC ({self.sharing}{', blocks pooled' if self.pool_blocks else ''}, {self.fisher})"
 
 
+def _named(rule: Rule, sites: Iterable[Site]) -> str:
+    """A rule in words, with the weights that are too large for factors."""
+    large = [str(site.weight) for site in sites if site.matrix is not None and not has_factors(site)]
+    return f"{rule}, the diagonal of {', '.join(large)} (more than {LARGEST_SIDE:,} features)" if large else str(rule)
+
+
 def data_at_once(model: nn.Module, data: DataSource) -> int:
     """How many data make a batch that suits the device: few where they are to stay in a cache, or where graphs may be kept."""
     if not isinstance(data, TensorSource) or data.inputs.device.type == "cpu":
@@ -140,9 +142,11 @@ def data_at_once(model: nn.Module, data: DataSource) -> int:
     few = data.inputs[:2]
     if depends_on_more(model, few, hyperparameters=True):
         return _DATA
-    with Capture(model) as capture:
-        capture.forward(few)
-        numbers = sum(output.numel() for output in capture.all_outputs) // len(few)
+    capture = Capture(model)
+    follow_check(capture)
+    with capture:
+        outputs = capture.forward(few)
+        numbers = sum(output.numel() for output in (*capture.all_outputs, outputs)) // len(few)
     budget = OUTPUT_BUDGET
     if data.inputs.is_cuda:
         budget = min(budget, torch.cuda.get_device_properties(data.inputs.device).total_memory // _BYTES_OF_OUTPUT)
@@ -166,9 +170,11 @@ class KroneckerAccumulator(Accumulator):
         # In chunks, so that rows stay in the cache.
         budget = ROW_BUDGET_CPU if inputs.device.type == "cpu" else ROW_BUDGET
         whole = None
-        if not self.reduce and self.site.form.arrangements is None:
+        if not self.reduce and self.site.form.arrangements is None and self.site.copies == 1:
             with tensor_cores(inputs.device):
                 whole = self.site.row_moment(rounded(inputs), budget)
+        elif not self.reduce and self.site.form.arrangements is None:  # means over copies would have to be rounded again
+            whole = self.site.row_moment(inputs, budget)
         if whole is not None:
             self.A.add_moment(whole[0])
             self.rows_seen += whole[1]
@@ -186,8 +192,9 @@ class KroneckerAccumulator(Accumulator):
         rows = self.site.summed_gradient_rows(gradients)
         if self.reduce and rows.shape[1] > 1:
             rows = rows.sum(1, keepdim=True)
-        # Without sharing the exact block of the bias is G itself; then it is not collected twice.
+        # Without sharing the exact block of the bias is G itself; then it is not collected twice, and not for a wide one alone.
         bias_is_output = rows.shape[1] == 1 and rows.shape[2] == 1 and part not in self.bias
+        bias_is_output &= self.site.weight is not None or rows.shape[3] <= LARGEST_BIAS
         if self.site.bias is not None and not bias_is_output:
             if part not in self.bias and part in self.G:  # until now there was a row for each datum
                 self.bias[part].add_moment(_of_bias(self.G[part].sum).clone())
@@ -282,7 +289,7 @@ class Ekfac(Rule):
 
         return swept_curvature(
             model, data, likelihood, self.fisher, lambda: {name: accumulator(site) for name, site in sites.items()},
-            batch_size=self.batch_size, generator=generator, estimator=str(self),
+            batch_size=self.batch_size, generator=generator, estimator=_named(self, sites.values()),
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -442,7 +449,7 @@ class RunningCurvature:
         for name, accumulator in self._accumulators.items():
             accumulator.rows_seen = self._rows[name]
         blocks = make_blocks(self._accumulators, sums, self.rule.fisher.scales(self.likelihood) * scale)
-        named = self.rule._named(self._capture.layout.sites.values())
+        named = _named(self.rule, self._capture.layout.sites.values())
         return BlockCurvature(blocks, log_likelihood, f"{named}, running mean", None)
 
     def state_dict(self) -> dict[str, Any]:

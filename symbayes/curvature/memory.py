@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from symbayes.curvature.capture import COLUMN_BUDGET, COLUMN_BUDGET_CPU, Capture
-from symbayes.curvature.gradients import GRADIENT_BUDGET
+from symbayes.curvature.check import follow_check
 from symbayes.data.source import DataSource, LoaderSource
 from symbayes.layout import Layout, Site, weights
 
@@ -84,8 +84,7 @@ def fixed_bytes(model: nn.Module, *, product: bool = False) -> int:
     if product:
         return 4 * sum(tensor.nbytes for tensor in own.values())
     rows, columns = (ROW_BUDGET_CPU, COLUMN_BUDGET_CPU) if weight.device.type == "cpu" else (ROW_BUDGET, COLUMN_BUDGET)
-    shared = GRADIENT_BUDGET if Layout.of(model).tied else 0
-    return weight.element_size() * (factor_numbers(model) + rows + columns + shared)
+    return weight.element_size() * (factor_numbers(model) + rows + columns)
 
 
 def factor_numbers(model: nn.Module) -> int:
@@ -95,6 +94,8 @@ def factor_numbers(model: nn.Module) -> int:
     for site in layout.sites.values():
         if site.matrix is None or not has_factors(site):
             numbers += sum(layout.tensors[name].size for name in (site.weight, site.bias) if name is not None)
+            if site.weight is None and site.bias is not None and layout.tensors[site.bias].size <= LARGEST_BIAS:
+                numbers += layout.tensors[site.bias].size ** 2
             continue
         blocks, sides = site.matrix[0], _sides(site.matrix, site)
         numbers += blocks * sides[0] ** 2
@@ -126,7 +127,9 @@ def bytes_of_datum(model: nn.Module, inputs: Tensor, *, product: bool = False) -
         found[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.no_grad(), Capture(model) as capture, torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    capture = Capture(model)
+    follow_check(capture)
+    with torch.no_grad(), capture, torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         outputs = capture.forward(inputs)
         for tensor in (*capture.inputs.values(), *capture.all_outputs, outputs):
             note(tensor)

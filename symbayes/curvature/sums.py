@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock
 from symbayes.curvature.capture import Capture, is_differentiable
-from symbayes.curvature.check import check_capture
+from symbayes.curvature.check import check_capture, follow_check
 from symbayes.curvature.evaluate import log_likelihood
 from symbayes.curvature.gradients import free_gradients, squared_gradients
 from symbayes.curvature.memory import within_budget
@@ -132,7 +132,8 @@ def sweep(
     seen, reference = 0, None
     predicted: Tensor = torch.zeros(0, 0)
     capture, of = Capture(model), data.processes
-    beside = max((accumulator.beside for accumulator in accumulators.values()), default=0)
+    shared = (capture.layout.tensors[name].size for name in capture.tied)
+    beside = max((*(accumulator.beside for accumulator in accumulators.values()), *shared), default=0)
     batch_size = within_budget(model, data, batch_size, beside=beside)
     with ExitStack() as capturing, of.together():
         for whole, targets in data.batches(max(batch_size, of.fewest)):
@@ -142,7 +143,10 @@ def sweep(
                 fisher.columns_of(mine, likelihood, predicted[:0], targets, generator)
                 continue
             if not seen:
-                reference = check_capture(capture, inputs) if check else None
+                if check:
+                    reference = check_capture(capture, inputs)
+                else:
+                    follow_check(capture)
                 capturing.enter_context(capture)
                 through_noise = fisher.needs_graph(likelihood) and torch.is_grad_enabled()
                 capture.differentiable = through_noise or is_differentiable(model, inputs)

@@ -48,6 +48,9 @@ class Categorical(Likelihood):
         return ((signed - p * signed.sum(-1, keepdim=True)) / samples**0.5)[None]
 
     def product(self, outputs: Outputs, vectors: Outputs) -> Outputs:
+        own = type(self)
+        if own.fisher_columns is not Categorical.fisher_columns or own.scales is not Categorical.scales:
+            return super().product(outputs, vectors)  # of a subclass with another Fisher information
         # (diag(p) − ppᵀ) v does not change with what is added to all of v: without that of the most probable class nothing
         # cancels where its probability is nearly one. Columns would be as many as classes.
         p, likely = outputs.softmax(1), outputs.argmax(1, keepdim=True)

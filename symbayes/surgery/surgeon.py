@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from symbayes.curvature.blocks import cholesky
-from symbayes.curvature.kfac import Kfac
+from symbayes.curvature.kfac import Kfac, KroneckerAccumulator
 from symbayes.curvature.sums import Accumulator
 from symbayes.layers.path import RowForm
 from symbayes.layout import Site
@@ -133,6 +133,8 @@ class JointKfac(Kfac):
     """KFAC of weights and biases of a map together: what weights that go gave on average, biases can make up for."""
 
     def accumulator(self, site: Site) -> Accumulator:
-        if site.bias is not None and site.weight is not None and site.form.structure == "dense":
+        if site.weight is None or site.form.structure != "dense":
+            return super().accumulator(site)
+        if site.bias is not None:
             site = replace(site, form=WithOnes(site.form), bias=None)
-        return super().accumulator(site)
+        return KroneckerAccumulator(site, self.sharing, self.pool_blocks)  # however large: costs are by factors

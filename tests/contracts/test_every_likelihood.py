@@ -164,3 +164,13 @@ def test_products_of_classes_are_right_where_one_is_nearly_sure():
     assert_close(Categorical().product(outputs, vectors).double(), wanted, rtol=1e-5, atol=0)
     plain = p.float() * vectors - p.float() * (p.float() * vectors).sum(1, keepdim=True)
     assert (plain.double() / wanted - 1).abs().max() > 1e-3
+
+
+def test_products_of_a_likelihood_of_a_user_are_those_of_its_columns(generator):
+    class Tempered(Categorical):
+        def fisher_columns(self, outputs):
+            return super().fisher_columns(outputs / 2) / 2
+
+    vectors = torch.randn(OUTPUTS.shape, generator=generator, dtype=OUTPUTS.dtype)
+    information = scaled(Tempered(), Tempered().fisher_columns(OUTPUTS))
+    assert_close(Tempered().product(OUTPUTS, vectors), torch.einsum("ncd,nd->nc", information, vectors))

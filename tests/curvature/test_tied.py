@@ -15,7 +15,7 @@ from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.kfac import Kfac, RunningCurvature
 from symbayes.curvature.memory import factor_numbers
 from symbayes.data.source import TensorSource
-from symbayes.layout import Layout
+from symbayes.layout import Hyperparameter, Layout, weights
 from symbayes.likelihoods.classes import Categorical
 from tests.oracles import dense_ggn, softmax_hessian
 
@@ -147,6 +147,72 @@ def test_running_curvature_knows_what_is_used_elsewhere(case):
     assert_close(found, Kfac().curvature(model, source, Categorical()).blocks["embedding.weight"].diagonal)
 
 
+class Sorted(nn.Module):
+    """Two maps share a weight, and the second sees data in the order of their first number."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, inputs):
+        order = inputs[:, 0].argsort(stable=True)
+        return self.second(self.first(inputs).tanh()[order])[order.argsort()]
+
+
+@pytest.mark.parametrize("alike", [0, 8, 11])
+def test_maps_that_see_data_in_different_orders_are_not_added_up(alike, generator):
+    """Also where the data that are looked at first are in order."""
+    torch.manual_seed(0)
+    model, inputs = Sorted().double(), torch.randn(12, WIDTH, generator=generator, dtype=torch.float64)
+    inputs[:alike, 0] = -9.0
+    source = TensorSource(inputs, torch.arange(12) % WIDTH, torch.device("cpu"))
+    found = Diagonal().curvature(model, source, Categorical()).blocks["first.weight"].diagonal
+    assert_close(found, dense_ggn(model, inputs, softmax_hessian)["first.weight", "first.weight"].diagonal())
+
+
+@pytest.mark.parametrize("rule", [Diagonal(), Kfac(batch_size=4)])
+@pytest.mark.parametrize("run", [usual, elsewhere])
+def test_gradients_through_the_curvature_know_what_the_check_found(run, rule, generator):
+    torch.manual_seed(0)
+    model, source = Language(lambda m, tokens: run(m, tokens) * m.scale).double(), data(generator)
+    model.scale = Hyperparameter(torch.tensor(0.7, dtype=torch.float64))
+    precisions = {name: torch.ones((), dtype=torch.float64) for name in weights(model)}
+
+    def objective():
+        curvature = rule.curvature(model, source, Categorical())
+        return curvature.log_likelihood - curvature.log_det(precisions) / 2
+
+    with torch.no_grad():
+        terms = list(rule.curvature(model, source, Categorical()).surrogates(precisions))
+    found = sum(torch.autograd.grad(term, model.scale)[0] for term in terms)
+    (wanted,) = torch.autograd.grad(objective(), model.scale)
+    assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("run", [usual, elsewhere])
+def test_a_small_budget_of_memory_gives_the_same(run, generator):
+    torch.manual_seed(0)
+    model, source = Language(run).double(), data(generator)
+    wanted = Kfac().curvature(model, source, Categorical()).blocks["embedding.weight"].diagonal
+    with sb.curvature.memory_budget(0.1):
+        found = Kfac().curvature(model, source, Categorical()).blocks["embedding.weight"].diagonal
+    assert_close(found, wanted)
+
+
+def test_a_check_holds_for_running_curvature_that_goes_on(generator):
+    torch.manual_seed(0)
+    model, source = Language(elsewhere).double(), data(generator)
+    batch = source.inputs, source.targets
+    first, second = (RunningCurvature(model, Categorical(), Kfac(), 3, torch.Generator().manual_seed(0)) for _ in range(2))
+    first.add(batch)
+    second.load_state_dict(first.state_dict())
+    for running in (first, second):
+        running.add(batch)
+    one, other = (running.curvature(source.size).blocks["embedding.weight"].diagonal for running in (first, second))
+    assert_close(one, other)
+
+
 def test_a_layout_says_which_maps_share_a_weight():
     shared = Layout.of(Language(usual, bias=True))
     assert {name: [site.source for site in sites] for name, sites in shared.tied.items()} == {
@@ -182,6 +248,7 @@ def test_weights_with_a_side_that_is_too_large_have_their_diagonal(rule, generat
     assert isinstance(found.blocks["0.weight"], KroneckerBlock)
     assert isinstance(found.blocks["2.weight"], DiagonalBlock)
     assert "the diagonal of 2.weight (more than" in found.estimator
+    assert "the diagonal of 2.weight (more than" in sb.curvature.Ekfac().curvature(model, source, Categorical()).estimator
     if rule.batch_size:
         wanted = dense_ggn(model, source.inputs, softmax_hessian)
         for name in ("2.weight", "2.bias"):

@@ -476,3 +476,10 @@ def test_frozen_layers_are_pruned_and_stay_frozen():
     model[0].requires_grad_(False)
     smaller = sb.prune(model, DATA, 0.6)
     assert [p.requires_grad for p in smaller.parameters()] == [False, False, True, True]
+
+
+def test_weights_that_are_too_large_for_the_factors_of_an_evidence_are_pruned_by_factors(generator, monkeypatch):
+    monkeypatch.setattr("symbayes.curvature.memory.LARGEST_SIDE", 30)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.ReLU(), nn.Linear(40, 3))
+    images = torch.randn(60, 1, 6, 6, generator=generator), torch.arange(60) % 3
+    assert sum(p.numel() for p in sb.prune(model, images, keep=0.5).parameters()) < 1000
