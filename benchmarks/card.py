@@ -165,6 +165,7 @@ def picture(found: Mapping[str, Mapping[int, Mapping[str, float]]], words: str) 
         axes.set(xscale="log", yscale="log", ylabel="seconds")
         axes.set_xticks(values, [str(value) for value in values])
         axes.set_xticks([], minor=True)
+        axes.yaxis.set_major_formatter("{x:g}")
     for axes in grid[len(found) :]:
         axes.set_axis_off()
     return figure
