@@ -15,12 +15,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from papers import runs as provenance
+from papers.cluster import parse_cluster, run_on_cluster
 from papers.data import check_files
 from papers.rows import Figures, Options, Paper, TextTable
 from papers.runs import FAILED, differences, read_run, run_folder
 from papers.tables import PAPERS, assemble, collect, perform
 from symbayes.cli.terminal import INTERRUPTED, check_folder, console, writing
-from symbayes.cli.workers import Ended, run_apart
+from symbayes.cli.workers import DiedError, Ended, run_apart
 from symbayes.data.folders import locked
 from symbayes.data.storage import DAMAGE, error_words
 from symbayes.dynamics.discover import check_device
@@ -28,6 +29,9 @@ from symbayes.errors import BusyError
 
 #: The lock of a row, and what is said of one that another process has.
 RUNNING, BUSY = ".running", "another process is at work on it; it is left to that"
+
+#: Where jobs of a cluster say what they do, in the folder of runs.
+JOBS = "jobs"
 
 
 def reproduction(what: str) -> Callable[..., None]:
@@ -50,6 +54,12 @@ def reproduction(what: str) -> Callable[..., None]:
         width: Annotated[int | None, typer.Option(help="Of the network, if not as usual.", min=1)] = None,
         device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
         jobs: Annotated[int, typer.Option(help="Rows at once, each in a process.", min=1)] = 1,
+        cluster: Annotated[
+            str | None,
+            typer.Option(
+                help="Rows as jobs, by submitit: local, slurm, or with settings, slurm:gpus_per_node=1,timeout_min=600."
+            ),
+        ] = None,
         resume: Annotated[
             bool, typer.Option("--resume", help="Skip rows that are finished in the folder of runs, and go on with others.")
         ] = False,
@@ -76,7 +86,10 @@ def reproduction(what: str) -> Callable[..., None]:
         given = {"task": task, "rows": rows, "versions": versions, "sizes": sizes, "methods": methods, "starts": starts}
         lists = _lists(what, paper, given | {"noises": noises, "seeds": seeds})
         try:
-            check_device(device)
+            if cluster is None:
+                check_device(device)
+            else:
+                parse_cluster(cluster)
             rows_of = paper.rows({name: [word.strip() for word in value.split(",")] for name, value in lists.items()})
             todo = list(dict.fromkeys(rows_of))
             for name in dict.fromkeys(row.task for row in todo) if paper.reads_files else ():
@@ -92,13 +105,15 @@ def reproduction(what: str) -> Callable[..., None]:
             "machine": provenance.machine(device) if machine is None else machine,
             "torch": torch.__version__,
         }
-        options = Options(samples, epochs, width, device, progress=jobs == 1, checkpoint_every=checkpoint_every)
+        options = Options(
+            samples, epochs, width, device, progress=jobs == 1 and cluster is None, checkpoint_every=checkpoint_every
+        )
         failed = 0
         if resume:
             todo = [row for row in todo if not _is_finished(paper, row, out, options)]
         attempts = {row: (what, row, options, data, out, stamp, resume) for row in todo}
         try:
-            for index, (row, found) in enumerate(_perform(attempts, jobs), start=1):
+            for index, (row, found) in enumerate(_perform(attempts, jobs, cluster, out), start=1):
                 failed += isinstance(found, str) and found != BUSY
                 said = found if isinstance(found, str) else paper.words(found)
                 console.print(f"{index}/{len(todo)} {escape(_name(row))}: {escape(said)}", highlight=False, soft_wrap=True)
@@ -145,16 +160,33 @@ def _is_finished(paper: Paper, row: Any, out: Path, options: Options) -> bool:
     return not changed
 
 
-def _perform(attempts: Mapping[Any, tuple[Any, ...]], jobs: int) -> Iterator[tuple[Any, Figures | str]]:
-    """Rows with their figures, or with what went wrong, as they come."""
-    if jobs == 1:
+def _perform(
+    attempts: Mapping[Any, tuple[Any, ...]], jobs: int, cluster: str | None, out: Path
+) -> Iterator[tuple[Any, Figures | str]]:
+    """Rows with their figures, or with what went wrong, as they come; one whose process died goes on once."""
+    if jobs == 1 and cluster is None:
         for row, words in attempts.items():
             yield row, _attempt(*words)
+        return
+    died: dict[Any, tuple[Any, ...]] = {}
+    for todo, again in ((attempts, True), (died, False)):
+        for news in _elsewhere(todo, jobs, cluster, out):
+            if again and isinstance(news.error, DiedError):
+                console.print(f"{escape(_name(news.task))}: {news.error}; it will go on.", highlight=False, soft_wrap=True)
+                died[news.task] = (*attempts[news.task][:-1], True)
+            else:
+                yield news.task, news.value if news.error is None else f"failed: {news.error}"
+
+
+def _elsewhere(attempts: Mapping[Any, tuple[Any, ...]], jobs: int, cluster: str | None, out: Path) -> Iterator[Ended[Any]]:
+    """Rows in other processes: of a cluster, or of this machine."""
+    if cluster is not None:
+        yield from run_on_cluster(_attempt, attempts, cluster, out / JOBS)
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
     for news in run_apart(_attempt_apart, attempts, jobs, threads):
         if isinstance(news, Ended):
-            yield news.task, news.value if news.error is None else f"failed: {news.error}"
+            yield news
 
 
 def _attempt_apart(tell: Callable[[Any], None], *words: Any) -> Figures | str:

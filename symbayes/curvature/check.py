@@ -59,12 +59,13 @@ class Reference:
             found: Gradients by tensor, of any shape that is as long.
             sizes: The root of the sum of squares of what was added up to each number: rounding is relative to that.
         """
-        known = [gradient.double() for gradient in self.gradients.values() if gradient.numel()]
-        largest = max((gradient.square().mean().sqrt() for gradient in known), default=torch.zeros(()))
+        known = [gradient for gradient in self.gradients.values() if gradient.numel()]
+        norms = (torch.linalg.vector_norm(gradient, dtype=torch.float64) / gradient.numel() ** 0.5 for gradient in known)
+        largest = max(norms, default=torch.zeros(()))
         for name, gradient in found.items():
             wanted = self.gradients[name].flatten()
             near, rounding = _tolerances(wanted)
-            size = torch.cat([wanted.double(), sizes[name].flatten().double()]).norm()
+            size = torch.hypot(*(torch.linalg.vector_norm(each, dtype=torch.float64) for each in (wanted, sizes[name])))
             # A gradient that cancels to nothing, as of the bias of keys in attention, is noise beside others.
             bound = near * size + rounding * len(wanted) ** 0.5 * largest
             if not _close(gradient.flatten(), wanted, float(bound)):
