@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -108,18 +108,23 @@ def test_rows_that_are_named_twice_are_run_once(out):
     assert result.output.count("finished before") == 1
 
 
-def fragile(tell, what, row):
-    """A row that ends its process, or does not."""
-    if row == "dead":
+@dataclass(frozen=True)
+class Named:
+    name: str
+
+
+def fragile(tell, what, row, resume):
+    """A row that ends its process: always, unless it goes on, or never."""
+    if row.name == "dead" or (row.name == "unlucky" and not resume):
         os.kill(os.getpid(), signal.SIGKILL)
-    return {"row": row}
+    return {"row": row.name}
 
 
-def test_a_process_that_is_killed_fails_its_row_and_no_more(monkeypatch):
+def test_a_process_that_is_killed_is_tried_once_more_and_fails_its_row_alone(monkeypatch):
     monkeypatch.setattr(reproduce, "_attempt_apart", fragile)
-    found = dict(reproduce._perform({name: ("filters", name) for name in ("a", "dead", "b")}, jobs=2))
-    assert found["a"] == {"row": "a"}
-    assert found["b"] == {"row": "b"}
+    attempts = {Named(name): ("filters", Named(name), False) for name in ("a", "dead", "unlucky", "b")}
+    found = {row.name: said for row, said in reproduce._perform(attempts, 2, None, Path())}
+    assert [found[name] for name in ("a", "b", "unlucky")] == [{"row": "a"}, {"row": "b"}, {"row": "unlucky"}]
     assert "failed: its process was killed (exit code -9)" in found["dead"]
 
 
