@@ -24,6 +24,7 @@ EKFAC keeps KFAC's eigenbasis and takes the exact curvature along it (George et 
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any, Literal
@@ -170,11 +171,10 @@ class KroneckerAccumulator(Accumulator):
         # In chunks, so that rows stay in the cache.
         budget = ROW_BUDGET_CPU if inputs.device.type == "cpu" else ROW_BUDGET
         whole = None
-        if not self.reduce and self.site.form.arrangements is None and self.site.copies == 1:
-            with tensor_cores(inputs.device):
+        if not self.reduce and self.site.form.arrangements is None:
+            # Means over copies would have to be rounded again.
+            with tensor_cores(inputs.device) if self.site.copies == 1 else nullcontext():
                 whole = self.site.row_moment(rounded(inputs), budget)
-        elif not self.reduce and self.site.form.arrangements is None:  # means over copies would have to be rounded again
-            whole = self.site.row_moment(inputs, budget)
         if whole is not None:
             self.A.add_moment(whole[0])
             self.rows_seen += whole[1]

@@ -107,8 +107,10 @@ def factor_numbers(model: nn.Module) -> int:
 
 def has_factors(site: Site) -> bool:
     """Whether a map has Kronecker factors, rather than a diagonal: where it has matrices, with sides that are not too large."""
-    if site.form.structure == "diagonal" or site.matrix is None:
-        return site.form.structure != "diagonal"
+    if site.form.structure == "diagonal":
+        return False
+    if site.matrix is None:  # its bias alone is learned, or a single number
+        return True
     given, seen = _sides(site.matrix, site)
     return given <= LARGEST_SIDE and (seen <= LARGEST_SIDE or site.form.structure == "one-hot")
 

@@ -37,6 +37,8 @@ TEMPERATURES = tuple(2.0 ** (-step / 2) for step in range(41))
 #: Data that are looked at: at most so many, and at least so few; between them, as many as have Jacobians of so many numbers,
 #: and covariances that are decomposed in eight times as many operations.
 MOST, FEWEST, NUMBERS = 500, 32, 2**26
+#: Outputs of a datum up to which their covariances are formed; a decoder has one for every token and word.
+_MOST_OUTPUTS = 1024
 #: Random vectors for T₀, products for each, and data in a forward pass.
 _PROBES, _STEPS, _AT_ONCE = 4, 20, 500
 
@@ -56,7 +58,7 @@ def tempered_posterior(
     data: DataSource,
     precisions: Mapping[str, Tensor],
 ) -> Posterior:
-    """What `find` gives, at its temperature; as it is, and saying so, where torch cannot linearise the model."""
+    """What `find` gives, at its temperature; as it is, and saying so, where the model cannot be linearised or is too large for it."""
     posterior = find()
     try:
         return tempered(posterior, model, likelihood, data, precisions)
@@ -89,13 +91,16 @@ def tempered(
         generator: Chooses data and probes; seeded with 0 when None.
 
     Raises:
-        RuntimeError: If torch cannot differentiate the model datum by datum.
+        RuntimeError: If torch cannot differentiate the model datum by datum, or a datum has very many outputs.
         NotFiniteError: If outputs or their variances are not finite.
     """
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     likelihood, plain = deepcopy(likelihood).requires_grad_(False), replace(posterior, temperature=1.0)
     inputs, targets = _some(model, plain, data, generator)
     with evaluating(model):
+        count = model(inputs[:1]).shape[1]
+        if count > _MOST_OUTPUTS:
+            raise RuntimeError(f"A temperature is found for up to {_MOST_OUTPUTS:,} outputs of a datum; there are {count:,}.")
         outputs = linearised(model, plain, inputs)
     highest = 1.0
     if likelihood.is_normal:

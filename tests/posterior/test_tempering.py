@@ -253,3 +253,16 @@ def test_uncertainty_still_grows_far_from_the_data():
         result = sb.fit(model, (x, y), likelihood=sb.Gaussian(0.3).double(), epochs=150, progress=False)
     near, far = (result.predict(torch.full((1, 1), at, dtype=torch.float64)).epistemic for at in (0.0, 4.0))
     assert float(far) > 3 * float(near) > 0
+
+
+def test_a_model_of_very_many_outputs_keeps_its_posterior_and_says_so(generator, monkeypatch):
+    """Rather than computing covariances of all of them; and it is evaluated at its mean."""
+    monkeypatch.setattr("symbayes.posterior.tempering._MOST_OUTPUTS", 20)
+    monkeypatch.setattr("symbayes.training.result._LONG", 100)
+    inputs = torch.randn(30, 6, generator=generator)
+    targets = torch.randint(0, 3, (30, 8), generator=generator)
+    torch.manual_seed(0)
+    model = sb.AtPositions(nn.Sequential(nn.Linear(6, 24), nn.Unflatten(1, (8, 3))), channels_last=True)
+    result = sb.fit(model, (inputs, targets), likelihood=sb.PerPosition(sb.Categorical(), 3), epochs=3, progress=False)
+    assert "no temperature found" in result.posterior.kind
+    assert set(result.evaluate((inputs, targets))) == {"accuracy", "nll"}
