@@ -58,7 +58,7 @@ def tempered_posterior(
     data: DataSource,
     precisions: Mapping[str, Tensor],
 ) -> Posterior:
-    """What `find` gives, at its temperature; as it is, and saying so, where the model cannot be linearised or is too large for it."""
+    """What `find` gives, at its temperature; as it is, and saying so, where a model cannot be linearised or is too large."""
     posterior = find()
     try:
         return tempered(posterior, model, likelihood, data, precisions)
