@@ -98,7 +98,7 @@ def tempered(
     likelihood, plain = deepcopy(likelihood).requires_grad_(False), replace(posterior, temperature=1.0)
     inputs, targets = _some(model, plain, data, generator)
     with evaluating(model):
-        count = model(inputs[:1]).shape[1]
+        count = model(inputs[:2]).shape[-1]  # models may drop the axis of a single datum
         if count > _MOST_OUTPUTS:
             raise RuntimeError(f"A temperature is found for up to {_MOST_OUTPUTS:,} outputs of a datum; there are {count:,}.")
         outputs = linearised(model, plain, inputs)
