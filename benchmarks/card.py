@@ -1,9 +1,9 @@
 """How costs grow: `python -m benchmarks.card [--device cuda] [--quick] [--out card.json] [--plot card.svg]`.
 
 In data, width, classes, tokens and paths, each alone: seconds of the gradient over the data, of KFAC by one random column and
-by all columns, and of the decomposition of its factors. Below each sweep stands the exponent by which it grows from the first
-value to the last: 1 in data, and in width no more than arithmetic has (2, and 3 for decompositions). On a CPU there is one
-thread, time is that of the processor, and cases are interleaved.
+by all columns, and of the decomposition of its factors. Below each sweep stands the exponent by which it grew from the first
+value to the last; that of arithmetic is 1 in data, and 2 in width, 3 for decompositions. On a CPU there is one thread, time is
+that of the processor, and cases are interleaved.
 """
 
 import argparse
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from math import log
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +21,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.language import Decoder, Shape, text
-from benchmarks.timing import interleaved
+from benchmarks.timing import interleaved, seconds_on
 from papers import runs as provenance
 from papers.drawing import NEGATIVE, POSITIVE, card, drawn, plain
 from symbayes.curvature.blocks import decompose
@@ -127,18 +125,7 @@ def measure(work: Work, device: torch.device, repeats: int) -> dict[str, float]:
     cases = {name: every[name] for name in work.parts}
     if device.type == "cpu":
         return {name: timing.seconds.median for name, timing in interleaved(cases, GRADIENT, repeats).items()}
-    return {name: _on_gpu(case, device, repeats) for name, case in cases.items()}
-
-
-def _on_gpu(case: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """The median of seconds, after one time that does not count."""
-    taken = []
-    for _ in range(repeats + 1):
-        started = perf_counter()
-        case()
-        torch.cuda.synchronize(device)
-        taken.append(perf_counter() - started)
-    return median(taken[1:])
+    return {name: seconds_on(device, case, repeats) for name, case in cases.items()}
 
 
 def exponents(found: Mapping[int, Mapping[str, float]]) -> dict[str, float]:

@@ -12,7 +12,6 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -21,6 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.timing import seconds_on
 from papers import runs as provenance
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.kfac import Kfac
@@ -150,10 +150,10 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
         with torch.no_grad(), memory_budget(asked.budget):
             return Kfac(MonteCarloFisher(), batch_size=asked.batch).curvature(model, data, likelihood, generator=draws)
 
-    found["seconds, gradient"] = _seconds(gradient, device, asked.repeats)
+    found["seconds, gradient"] = seconds_on(device, gradient, asked.repeats)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    found["seconds, KFAC, one column"] = _seconds(factors, device, asked.repeats)
+    found["seconds, KFAC, one column"] = seconds_on(device, factors, asked.repeats)
     found["KFAC, one column"] = found["seconds, KFAC, one column"] / found["seconds, gradient"]
     found["GiB, factors and rows, expected"] = fixed_bytes(model) / _GIB
     prior, curvature = TensorwisePrior(model).to(device), factors()
@@ -182,18 +182,6 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
         found["standard error of a token, full GGN"] = float(by_products.standard_error) / tokens
         found["effective parameters, full GGN"] = float(sum(by_products.effective.values()))
     return found
-
-
-def _seconds(work: Any, device: torch.device, repeats: int) -> float:
-    """The median, after one time that does not count."""
-    taken = []
-    for _ in range(repeats + 1):
-        started = perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        taken.append(perf_counter() - started)
-    return median(taken[1:])
 
 
 def main() -> None:

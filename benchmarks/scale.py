@@ -14,7 +14,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.networks import allconv_plain, cnn
-from benchmarks.timing import interleaved
+from benchmarks.timing import interleaved, seconds_on
 from papers import runs as provenance
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.kfac import Kfac
@@ -197,17 +196,12 @@ def _curvature(model: nn.Module, data: TensorSource, budget: float, repeats: int
 
 
 def _on_gpu(work: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float]:
-    """The median of seconds, after one time that does not count; and the peak of memory beyond what there was, in GiB."""
+    """The median of seconds, and the peak of memory beyond what there was, in GiB; after one time that does not count."""
     work()
-    torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    before, taken = torch.cuda.memory_allocated(device), []
-    for _ in range(repeats):
-        started = perf_counter()
-        work()
-        torch.cuda.synchronize(device)
-        taken.append(perf_counter() - started)
-    return median(taken), (torch.cuda.max_memory_allocated(device) - before) / 2**30
+    before = torch.cuda.memory_allocated(device)
+    seconds = seconds_on(device, work, repeats)
+    return seconds, (torch.cuda.max_memory_allocated(device) - before) / 2**30
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ Time is that of the processor, on one thread: on a shared machine it does not co
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median, quantiles
-from time import process_time
+from time import perf_counter, process_time
+
+import torch
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,15 @@ def interleaved(cases: Mapping[str, Callable[[], object]], unit: str, repeats: i
         name: Timing(Spread.of(taken), Spread.of([t / u for t, u in zip(taken, steady, strict=True)]))
         for name, taken in seconds.items()
     }
+
+
+def seconds_on(device: torch.device, case: Callable[[], object], repeats: int) -> float:
+    """The median of seconds on a device, of the clock, after one time that does not count."""
+    taken = []
+    for _ in range(repeats + 1):
+        started = perf_counter()
+        case()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken.append(perf_counter() - started)
+    return median(taken[1:])

@@ -13,7 +13,7 @@ from symbayes.curvature.gradients import GRADIENT_BUDGET, squared_gradients, wei
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, swept_curvature
 from symbayes.data.source import DataSource
-from symbayes.layout import Layout, Site
+from symbayes.layout import GradientRows, Layout, Site
 from symbayes.likelihoods.likelihood import Likelihood
 
 
@@ -64,17 +64,18 @@ class DiagonalAccumulator(Accumulator):
         if self.site.bias is not None:
             self._add(self.site.bias, part, self.site.bias_gradients(rows).square().sum((0, 1)))
         if self.site.weight is not None:
-            if self.rows.shape[3] == rows.shape[4] == 1:  # a number for each block: no gradient has more, and nothing is copied
-                squares = (rows * self.rows).sum(2).square().sum((0, 1))[..., None]
-            elif rows.shape[2] == 1:  # one position: the square of a product is the product of squares
-                squares = torch.einsum("vnsbo,nsbi->boi", rows.square(), self.rows.square())
-            elif self.beside * self.rows.shape[0] <= GRADIENT_BUDGET:
-                squares = torch.stack([weight_gradients(self.rows, r[None]).square().sum((0, 1)) for r in rows]).sum(0)
-            else:
-                name = self.site.name
-                self._add(self.site.weight, part, squared_gradients([self.site], {name: self.seen}, {name: gradients}))
-                return
-            self._add(self.site.weight, part, self.site.form.weight_from_rows(squares))
+            self._add(self.site.weight, part, self._weight_squares(rows, gradients))
+
+    def _weight_squares(self, rows: GradientRows, gradients: Float[Tensor, "v m *rest"]) -> Float[Tensor, " p"]:
+        if self.rows.shape[3] == rows.shape[4] == 1:  # a number for each block: no gradient has more, and nothing is copied
+            squares = (rows * self.rows).sum(2).square().sum((0, 1))[..., None]
+        elif rows.shape[2] == 1:  # one position: the square of a product is the product of squares
+            squares = torch.einsum("vnsbo,nsbi->boi", rows.square(), self.rows.square())
+        elif self.beside * len(self.rows) <= GRADIENT_BUDGET:
+            squares = torch.stack([weight_gradients(self.rows, r[None]).square().sum((0, 1)) for r in rows]).sum(0)
+        else:  # for some data at a time
+            return squared_gradients([self.site], {self.site.name: self.seen}, {self.site.name: gradients})
+        return self.site.form.weight_from_rows(squares)
 
     def sums(self) -> dict[str, Tensor]:
         return {f"{part} {name}": squares for (name, part), squares in self.squares.items()}

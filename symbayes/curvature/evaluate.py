@@ -148,23 +148,23 @@ def tensor_cores(device: torch.device) -> Iterator[None]:
 
 
 def rounded(tensor: Tensor) -> Tensor:
-    """Numbers as products of matrices read them just now: where that is in TF32, of ten bits, the nearest ones.
+    """Numbers as products of matrices read them just now: where that is in TF32, the nearest ones of its ten bits.
 
     A GPU may cut off what is beyond; what is rounded to the nearest is right on average, so that in sums errors cancel. What is
     to be differentiated stays as it is.
     """
-    if not tensor.is_cuda or tensor.dtype != torch.float32 or tensor.requires_grad or not _reads_ten_bits():
+    if not tensor.is_cuda or tensor.dtype != torch.float32 or tensor.requires_grad or not _in_tf32():
         return tensor
-    return nearest_ten_bits(tensor)
+    return nearest_tf32(tensor)
 
 
-def nearest_ten_bits(tensor: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Single precision with a mantissa of ten bits, to the nearest; of two as near, that of larger size."""
+def nearest_tf32(tensor: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The nearest numbers of TF32, with a mantissa of ten bits; of two as near, that of larger size."""
     found = tensor.view(torch.int32).add(1 << 12).bitwise_and_(-1 << 13).view(torch.float32)
     return torch.where(tensor.isnan(), tensor, found)  # whose bits may overflow
 
 
-def _reads_ten_bits() -> bool:
+def _in_tf32() -> bool:
     """Whether products of matrices on a GPU are in TF32 just now."""
     matmul = torch.backends.cuda.matmul
     precise = hasattr(matmul, "fp32_precision")  # which torch has since 2.9

@@ -44,7 +44,7 @@ from symbayes.curvature.blocks import (
     decompose,
 )
 from symbayes.curvature.capture import Capture, depends_on_more
-from symbayes.curvature.check import check_capture, follow_check
+from symbayes.curvature.check import check_capture, checked_capture
 from symbayes.curvature.diagonal import DiagonalAccumulator
 from symbayes.curvature.evaluate import rounded, tensor_cores
 from symbayes.curvature.gradients import weight_gradients
@@ -67,7 +67,8 @@ _DATA, _DATA_GPU, OUTPUT_BUDGET, _BYTES_OF_OUTPUT = 250, 5000, 2**29, 256
 class Kfac(Rule):
     """Kronecker-factored curvature, with exact diagonal blocks where there are no rows (norm layers, free parameters).
 
-    And where a side has so many features that its factor could not be decomposed, as the head of a language model has.
+    And where a side has more than 16,384 features, so that its factor could not be decomposed, as the head of a language model
+    has; and for biases of more than 2,048 that positions share, which otherwise have their exact block.
 
     Args:
         fisher: Its square root, exact or sampled.
@@ -110,9 +111,7 @@ class Kfac(Rule):
             # Where there are no factors, and blocks of more than a number, gradients of single data are held.
             own = weights(model)
             # Others have an axis for the data, or are known to come with those of maps.
-            capture = Capture(model)
-            follow_check(capture)
-            free = [name for name in capture.free if own[name].shape[:1] != (1,)]
+            free = [name for name in checked_capture(model).free if own[name].shape[:1] != (1,)]
             held = free or any(accumulator.beside for accumulator in accumulators().values())
             size = _DATA if held else data_at_once(model, data)
         return swept_curvature(
@@ -143,9 +142,7 @@ def data_at_once(model: nn.Module, data: DataSource) -> int:
     few = data.inputs[:2]
     if depends_on_more(model, few, hyperparameters=True):
         return _DATA
-    capture = Capture(model)
-    follow_check(capture)
-    with capture:
+    with checked_capture(model) as capture:
         outputs = capture.forward(few)
         numbers = sum(output.numel() for output in (*capture.all_outputs, outputs)) // len(few)
     budget = OUTPUT_BUDGET

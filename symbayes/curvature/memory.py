@@ -8,8 +8,8 @@ from math import ceil, inf, prod
 import torch
 from torch import Tensor, nn
 
-from symbayes.curvature.capture import COLUMN_BUDGET, COLUMN_BUDGET_CPU, Capture
-from symbayes.curvature.check import follow_check
+from symbayes.curvature.capture import COLUMN_BUDGET, COLUMN_BUDGET_CPU
+from symbayes.curvature.check import checked_capture
 from symbayes.data.source import DataSource, LoaderSource
 from symbayes.layout import Layout, Site, weights
 
@@ -129,9 +129,11 @@ def bytes_of_datum(model: nn.Module, inputs: Tensor, *, product: bool = False) -
         found[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    capture = Capture(model)
-    follow_check(capture)
-    with torch.no_grad(), capture, torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with (
+        torch.no_grad(),
+        checked_capture(model) as capture,
+        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+    ):
         outputs = capture.forward(inputs)
         for tensor in (*capture.inputs.values(), *capture.all_outputs, outputs):
             note(tensor)
