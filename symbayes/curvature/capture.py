@@ -90,6 +90,8 @@ class Capture:
         self._recording = self._copying = self._looking = False
         #: Whether outputs depend on tensors of a user that ask for gradients; known after the first forward pass.
         self._tracked: bool | None = None
+        #: Whether it is known what is spread, fixed and tied.
+        self._looked = False
         #: Whether columns go back one by one, because torch has no right rule for several.
         self.one_by_one = False
         self._size = 0
@@ -139,7 +141,7 @@ class Capture:
         return [output for calls in self.outputs.values() for output in calls]
 
     def forget(self) -> None:
-        """What outputs depend on is found out again, by the next inputs."""
+        """What outputs depend on, and the order of data in maps that share a tensor, is found out again by the next inputs."""
         self._tracked = None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -156,15 +158,12 @@ class Capture:
         first = self._tracked is None
         if first:
             self._tracked = depends_on_more(self.model, inputs[:_LOOKED_AT], hyperparameters=False)
+        if not self._looked:
             self.spread = self._find_spread(inputs[:_LOOKED_AT])
             self._fixed = self._find_fixed(inputs[:1])
             self.untie([name for name, sites in self.tied.items() if not all(map(self._sees_data, sites))])
+            self._looked = True
         outputs = self._run(inputs)
-        if outputs is None:
-            self._copying = True
-            outputs = self._run(inputs)
-        if outputs is None:
-            raise RuntimeError("An operation in place changed what a map saw or gave, although it was given a copy.")
         if outputs.ndim != 2 or len(outputs) != len(inputs):
             self.refuse_expanded()
             raise ValueError(
@@ -193,6 +192,15 @@ class Capture:
         self._proven = True
         return outputs
 
+    def look(self, inputs: Tensor) -> list[Tensor]:
+        """What maps see and give in a forward pass, and its outputs; of whatever they are called with, nothing is refused."""
+        self._looking = True
+        try:
+            outputs = self._run(inputs)
+        finally:
+            self._looking = False
+        return [*(call for calls in self._seen.values() for call in calls), *self.all_outputs, outputs]
+
     def _check_parts(self, outputs: Float[Tensor, "n c"]) -> None:
         """Refuse parts of data that are not where their datum is.
 
@@ -216,10 +224,10 @@ class Capture:
             return None
         flat = [(name, output) for name in sources for output in self.outputs[name]]
         generator = torch.Generator().manual_seed(len(outputs))
-        factors = torch.rand(len(outputs), generator=generator) + 1
-        column = torch.rand(outputs.shape, generator=generator) + 0.5
+        factors = (torch.rand(len(outputs), generator=generator) + 1).to(outputs)
+        column = (torch.rand(outputs.shape[1:], generator=generator) + 0.5).to(outputs).expand_as(outputs)
         usual, scaled = (
-            torch.autograd.grad(outputs, [output for _, output in flat], some.to(outputs), retain_graph=True, allow_unused=True)
+            torch.autograd.grad(outputs, [output for _, output in flat], some, retain_graph=True, allow_unused=True)
             for some in (column, factors[:, None] * column)
         )
         for (name, _), one, other in zip(flat, usual, scaled, strict=True):
@@ -240,11 +248,8 @@ class Capture:
         """Sources that see as many of whatever it is for two data as for three."""
         lengths: list[dict[str, list[torch.Size]]] = []
         for count in (2, 3):
-            self._fixed, self._looking = set(), True
-            try:
-                self._run(datum.repeat(count, *(1,) * (datum.ndim - 1)))
-            finally:
-                self._looking = False
+            self._fixed = set()
+            self.look(datum.repeat(count, *(1,) * (datum.ndim - 1)))
             lengths.append({name: [call.shape[:1] for call in calls] for name, calls in self._seen.items()})
         return {name for name, found in lengths[0].items() if lengths[1].get(name) == found}
 
@@ -284,8 +289,18 @@ class Capture:
         used = all(any(some[at].any() for some in found) for at in range(len(names)))
         return torch.allclose(outputs, plain, 1e-3, 1e-5) and apart and used
 
-    def _run(self, inputs: Tensor) -> Tensor | None:
-        """A recorded forward pass; None if an operation in place (nn.ReLU(inplace=True)) changed what a map saw or gave."""
+    def _run(self, inputs: Tensor) -> Tensor:
+        """A recorded forward pass; of copies where an operation in place (nn.ReLU(inplace=True)) changes what is recorded."""
+        outputs = self._run_once(inputs)
+        if outputs is None:
+            self._copying = True
+            outputs = self._run_once(inputs)
+        if outputs is None:
+            raise RuntimeError("An operation in place changed what a map saw or gave, although it was given a copy.")
+        return outputs
+
+    def _run_once(self, inputs: Tensor) -> Tensor | None:
+        """The same; None if something was changed."""
         self.sites, self.inputs, self._seen, self.outputs, self._versions, self._size = {}, {}, {}, {}, [], len(inputs)
         tensors = held(self.model, self.differentiable)
         for name in self.spread:
@@ -417,11 +432,9 @@ class Capture:
     def _record(self, name: str, inputs: Tensor, outputs: Tensor) -> Tensor:
         if name not in self._of_source or not self._recording:
             return outputs
-        if self._looking:
-            self._seen.setdefault(name, []).append(inputs)
-            return outputs
         size = self._size * self._of_source[name][0].copies
-        if not inputs.ndim or len(inputs) % size or len(inputs) != len(outputs) or name in self._fixed - self._expanded:
+        apart = not inputs.ndim or len(inputs) % size or len(inputs) != len(outputs) or name in self._fixed - self._expanded
+        if apart and not self._looking:
             raise _not_of_data(name, f": there are {size}, got inputs of shape {tuple(inputs.shape)}")
         if not outputs.requires_grad:
             outputs.requires_grad_()

@@ -112,7 +112,9 @@ def reference_of(model: nn.Module, inputs: Tensor, at: Mapping[str, Tensor] | No
             _refuse_coupled(call, inputs, outputs)
         if outputs.isnan().any() or outputs.isposinf().any():
             return None
-        column = torch.randn(outputs.shape, generator=Generator().manual_seed(0), dtype=torch.float64).to(outputs)
+        draws = Generator().manual_seed(0)
+        factors = torch.rand(len(outputs), 1, generator=draws, dtype=torch.float64) + 0.5  # of data: outputs may be very many
+        column = factors.to(outputs) * torch.randn(outputs.shape[1:], generator=draws, dtype=torch.float64).to(outputs)
         column = torch.where(outputs.isfinite(), column, 0.0)
         found = Reference(inputs, outputs.detach(), column, {})
         # Not from a batch of one: there torch's gradient through a batch norm or an instance norm may be wrong.

@@ -1,8 +1,9 @@
 """A model as curvature wants it: evaluating, with outputs and targets that were checked."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache
 
 import torch
 from jaxtyping import Float
@@ -160,8 +161,33 @@ def rounded(tensor: Tensor) -> Tensor:
 
 def nearest_tf32(tensor: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """The nearest numbers of TF32, with a mantissa of ten bits; of two as near, that of larger size."""
+    if tensor.is_cuda:
+        at_once = _compiled(tensor.device)
+        if at_once is not None:
+            return at_once(tensor)
     found = tensor.view(torch.int32).add(1 << 12).bitwise_and_(-1 << 13).view(torch.float32)
     return torch.where(tensor.isnan(), tensor, found)  # whose bits may overflow
+
+
+#: The same for a GPU, where each of these operations would read and write all numbers again.
+_NEAREST_TF32 = """
+template <typename T> T nearest_tf32(T x) {
+    unsigned bits = __float_as_uint(x);
+    bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+    return finite ? __uint_as_float((bits + 0x1000u) & 0xffffe000u) : x;
+}
+"""
+
+
+@cache
+def _compiled(device: torch.device) -> Callable[[Tensor], Tensor] | None:
+    """Rounding in one kernel, compiled when it is first needed; None where that cannot be done."""
+    try:
+        kernel: Callable[[Tensor], Tensor] = torch.cuda.jiterator._create_jit_fn(_NEAREST_TF32)
+        kernel(torch.zeros(1, device=device))
+    except (AttributeError, RuntimeError):
+        return None
+    return kernel
 
 
 def _in_tf32() -> bool:

@@ -60,7 +60,7 @@ Sharing = Literal["expand", "reduce"]
 
 #: Data in a forward pass where nothing else is asked for; on a GPU as long as what maps give stays below this many numbers,
 #: and below one for so many bytes of its memory.
-_DATA, _DATA_GPU, OUTPUT_BUDGET, _BYTES_OF_OUTPUT = 250, 5000, 2**29, 256
+_DATA, _DATA_GPU, OUTPUT_BUDGET, _BYTES_OF_OUTPUT = 250, 5000, 2**31, 64
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ def data_at_once(model: nn.Module, data: DataSource) -> int:
     few = data.inputs[:2]
     if depends_on_more(model, few, hyperparameters=True):
         return _DATA
-    with checked_capture(model) as capture:
-        outputs = capture.forward(few)
+    with Capture(model) as capture:
+        outputs = capture.look(few)[-1]
         numbers = sum(output.numel() for output in (*capture.all_outputs, outputs)) // len(few)
     budget = OUTPUT_BUDGET
     if data.inputs.is_cuda:

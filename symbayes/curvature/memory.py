@@ -8,8 +8,7 @@ from math import ceil, inf, prod
 import torch
 from torch import Tensor, nn
 
-from symbayes.curvature.capture import COLUMN_BUDGET, COLUMN_BUDGET_CPU
-from symbayes.curvature.check import checked_capture
+from symbayes.curvature.capture import COLUMN_BUDGET, COLUMN_BUDGET_CPU, Capture
 from symbayes.data.source import DataSource, LoaderSource
 from symbayes.layout import Layout, Site, weights
 
@@ -129,13 +128,9 @@ def bytes_of_datum(model: nn.Module, inputs: Tensor, *, product: bool = False) -
         found[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with (
-        torch.no_grad(),
-        checked_capture(model) as capture,
-        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
-    ):
-        outputs = capture.forward(inputs)
-        for tensor in (*capture.inputs.values(), *capture.all_outputs, outputs):
+    with torch.no_grad(), Capture(model) as capture, torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        *held, outputs = capture.look(inputs)
+        for tensor in (*held, outputs):
             note(tensor)
     for tensor in (*model.parameters(), *model.buffers(), inputs):  # of which there is one, however many data
         found.pop(tensor.untyped_storage().data_ptr(), None)

@@ -47,6 +47,14 @@ def test_on_a_cpu_numbers_stay_as_they_are(generator, monkeypatch):
 
 
 @on_a_card
+def test_a_card_rounds_as_a_cpu_does_in_one_kernel(generator):
+    assert evaluate._compiled(torch.device("cuda", 0)) is not None
+    bits = torch.randint(-(2**31), 2**31, (1_000_000,), generator=generator).to(torch.int32)
+    numbers = bits.view(torch.float32)
+    assert_close(nearest_tf32(numbers.cuda()).cpu(), nearest_tf32(numbers), rtol=0, atol=0, equal_nan=True)
+
+
+@on_a_card
 @pytest.mark.parametrize("size", [10, 80])
 def test_moments_on_a_card_are_as_precise_as_stated(size, generator):
     rows = 1 + torch.rand(20_000, 4, 1, size, generator=generator)
