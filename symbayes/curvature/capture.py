@@ -257,36 +257,33 @@ class Capture:
         """Free tensors with an axis for the data, along which each may have a copy of its own; together, if they may at all."""
         self.spread = set()
         tensors = held(self.model, differentiable=False)
-        few = [inputs[:1].repeat(count, *(1,) * (inputs.ndim - 1)) for count in (2, 5)]
+        looks = (inputs[:1].repeat(5, *(1,) * (inputs.ndim - 1)), inputs)
         may = [name for name in self.layout.free if tensors[name].shape[:1] == (1,)]
-        if all(self._spreads(may, tensors, looked_at) for looked_at in (*few, inputs) if may):
+        if may and all(self._spreads(may, tensors, look) for look in looks):
             return set(may)
-        for looked_at in (*few, inputs):
-            may = [name for name in may if self._spreads([name], tensors, looked_at)]
+        for look in looks:
+            may = [name for name in may if self._spreads([name], tensors, look)]
         return set(may) if len(may) < 2 or self._spreads(may, tensors, inputs) else set()
 
     @torch.enable_grad()
     def _spreads(self, names: Sequence[str], tensors: Mapping[str, Tensor], inputs: Tensor) -> bool:
         """Whether outputs stay as they are, and that of a datum depends on its own copies alone.
 
-        Data whose numbers differ in a bit are told apart by a backward pass from those that have it, and one from others.
+        With the outputs of datum n times w_n, gradients of its copies are w_n times what they are without.
         """
         copies = {name: tensors[name].expand(len(inputs), *tensors[name].shape[1:]).requires_grad_() for name in names}
-        numbers = torch.arange(len(inputs), device=inputs.device)
-        halves = [numbers >> bit & 1 == has for bit in range(max(1, (len(inputs) - 1).bit_length())) for has in (0, 1)]
         try:
             outputs, plain = (call_with(self.model, {**tensors, **each}, inputs) for each in (copies, {}))
-            weights = torch.arange(1.0, outputs.shape[1] + 1).to(outputs)
-            found = [
-                torch.autograd.grad(
-                    (outputs[half] * weights).sum(), list(copies.values()), retain_graph=True, materialize_grads=True
-                )
-                for half in halves
-            ]
+            factors = 2 ** torch.arange(len(inputs)).to(outputs)
+            column = torch.arange(1.0, outputs.shape[1] + 1).to(outputs).expand_as(outputs)
+            usual, scaled = (
+                torch.autograd.grad(outputs, list(copies.values()), some, retain_graph=True, materialize_grads=True)
+                for some in (column, factors[:, None] * column)
+            )
         except (RuntimeError, ValueError, IndexError):
             return False
-        apart = all(not each[~half].any() for half, some in zip(halves, found, strict=True) for each in some)
-        used = all(any(some[at].any() for some in found) for at in range(len(names)))
+        apart = all(_scales(one, other, factors) for one, other in zip(usual, scaled, strict=True))
+        used = all(bool(one.any()) for one in usual)
         return torch.allclose(outputs, plain, 1e-3, 1e-5) and apart and used
 
     def _run(self, inputs: Tensor) -> Tensor:
@@ -456,7 +453,7 @@ def _not_of_data(name: str, words: str) -> RuntimeError:
 def _scales(gradients: Tensor, scaled: Tensor, factors: Float[Tensor, " n"]) -> bool:
     """Whether gradients of the parts of each datum were multiplied by its factor, where they are more than rounding."""
     expected = gradients * factors.repeat_interleave(len(gradients) // len(factors)).view(-1, *(1,) * (gradients.ndim - 1))
-    size, wrong = (each.flatten(1).norm(dim=1) for each in (gradients, scaled - expected))
+    size, wrong = (each.flatten(1).norm(dim=1) for each in (expected, scaled - expected))
     return not (wrong > _NEAR * size + _NEAR**2 * size.max()).any()
 
 

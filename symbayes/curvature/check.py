@@ -6,7 +6,8 @@ one plain backward pass before it is used. With random numbers u for the outputs
 by torch agree only where all J_n do; one pass compares all tensors.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -60,15 +61,25 @@ class Reference:
             sizes: The root of the sum of squares of what was added up to each number: rounding is relative to that.
         """
         known = [gradient for gradient in self.gradients.values() if gradient.numel()]
-        norms = (torch.linalg.vector_norm(gradient, dtype=torch.float64) / gradient.numel() ** 0.5 for gradient in known)
-        largest = max(norms, default=torch.zeros(()))
-        for name, gradient in found.items():
+        largest = torch.stack([_norm(gradient) / gradient.numel() ** 0.5 for gradient in known]).max() if known else 0.0
+        bounds: list[Tensor] = []
+        for name in found:
             wanted = self.gradients[name].flatten()
             near, rounding = _tolerances(wanted)
-            size = torch.hypot(*(torch.linalg.vector_norm(each, dtype=torch.float64) for each in (wanted, sizes[name])))
+            size = torch.hypot(_norm(wanted), _norm(sizes[name]))
             # A gradient that cancels to nothing, as of the bias of keys in attention, is noise beside others.
-            bound = near * size + rounding * len(wanted) ** 0.5 * largest
-            if not _close(gradient.flatten(), wanted, float(bound)):
+            bounds.append(near * size + rounding * len(wanted) ** 0.5 * largest)
+        return self._first_beyond(found, bounds)
+
+    def _first_beyond(self, found: Mapping[str, Tensor], bounds: Sequence[Tensor]) -> str | None:
+        """The first gradient that is farther from torch's than its bound; a GPU is waited for once where all are near."""
+        if not found:
+            return None
+        apart = [_norm(gradient.flatten() - self.gradients[name].flatten()) for name, gradient in found.items()]
+        if (torch.stack(apart) <= torch.stack(list(bounds))).all():  # and so finite
+            return None
+        for (name, gradient), bound in zip(found.items(), bounds, strict=True):
+            if not _close(gradient.flatten(), self.gradients[name].flatten(), float(bound)):
                 return name
         return None
 
@@ -226,6 +237,10 @@ def _same_outputs(found: Tensor, wanted: Float[Tensor, "n c"]) -> bool:
     return _close(found, wanted, near * float(centred.norm()) + rounding * float(values.norm()))
 
 
+def _norm(numbers: Tensor) -> Float[Tensor, ""]:
+    return torch.linalg.vector_norm(numbers, dtype=torch.float64)
+
+
 def _close(found: Tensor, wanted: Tensor, bound: float) -> bool:
     """Whether numbers are no further apart than so much in all, where they are finite; and finite in the same places."""
     finite = wanted.isfinite()
@@ -311,21 +326,27 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
     found: dict[str, Tensor] = {}
     sizes: dict[str, Tensor] = {}
     of_sites: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
+    # Two columns, so that they travel together where others will.
+    columns = torch.stack([reference.column.flip(0), reference.column])
+    arrived: Counter[str] = Counter()
+    #: By source, how many other data it gave something that matters to the outputs of one.
+    others: dict[str, Tensor] = {}
     one = len(reference.inputs) // 2
 
     def add(part: int, name: str, gradients: Tensor) -> None:
+        arrived[name] += len(gradients)
+        if arrived[name] < len(columns):  # the last one counts
+            return
         if name in capture.spread:
             found[name], sizes[name] = gradients[-1].sum(0), gradients[-1].square().sum(0).sqrt()
             return
         of_sites[name] = _of_site(capture.sites[name], capture.inputs[name], gradients[-1:])
 
-    def check_alone(part: int, name: str, gradients: Tensor) -> None:
+    def note_others(part: int, name: str, gradients: Tensor) -> None:
         site = capture.sites.get(name)
         seen = 1 if site is None else site.copies * site.parts
-        by_datum = gradients[0].unflatten(0, (-1, seen)).abs().flatten(1).amax(1)
-        by_datum[one] = 0
-        if (by_datum > 0).any():
-            raise mixed_data(name if site is None else site.source)
+        by_datum = gradients[0].unflatten(0, (-1, seen)).flatten(1).any(1)
+        others[name if site is None else site.source] = by_datum.sum() - by_datum[one].long()
 
     with capture:
         capture.differentiable = False
@@ -336,11 +357,13 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
                 "The model must give the same outputs while its curvature is captured; it does not. Use Ggn() or Lanczos(), "
                 "which do not look into modules."
             )
-        # Two columns, so that they travel together where others will.
-        capture.backward(outputs, torch.stack([reference.column.flip(0), reference.column])[None], add)
+        capture.backward(outputs, columns[None], add)
         alone = torch.zeros_like(reference.column)
         alone[one] = reference.column[one]
-        capture.backward(capture.forward(reference.inputs), alone[None, None], check_alone)
+        capture.backward(capture.forward(reference.inputs), alone[None, None], note_others)
+        for name, count in zip(others, torch.stack(list(others.values())).tolist() if others else [], strict=True):
+            if count:
+                raise mixed_data(name)
         if capture.free:
             refuse_unused(model, capture.free, reference.inputs)
             for name, each in free_gradients(model, capture.free, reference.inputs, reference.column[None]).items():
