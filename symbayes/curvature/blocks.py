@@ -385,7 +385,7 @@ def decompose(
 ) -> None:
     """Decompose factors that are not yet, those of one size together: on a GPU many small matrices cost hardly more than one.
 
-    Those of middling size on a GPU go to threads of the CPU, while the GPU decomposes the others.
+    Those of middling size on a GPU, and some larger ones, go to threads of the CPU, while the GPU decomposes the others.
 
     Args:
         blocks: Whose factors.
@@ -406,7 +406,9 @@ def decompose(
     for (size, _, device), of_size in by_size.items():
         factors = list(of_size.values())
         has_graph = any(factor.matrices.requires_grad for factor in factors)
-        (aside if _suits_threads(size, device) and not has_graph else others).append(factors)
+        taken, rest = _divided(factors, 0.0 if has_graph else _share(size, device))
+        aside += [taken] if taken else []
+        others += [rest] if rest else []
     with _in_threads(aside, solve) as running:
         for factors in others:
             _keep(factors, *solve(*_stacked(factors)))
@@ -419,18 +421,35 @@ def decompose(
 
 #: Sizes of matrices that torch solves one after the other on a GPU, and threads of the CPU sooner (an H200, torch 2.11).
 _MIDDLING = range(33, 513)
+#: Larger ones, which a GPU solves one after the other as quickly as so many cores.
+_LARGER, _CORES_OF_A_GPU = range(513, 1025), 10
 #: That decompose at a time, at most.
 _MOST_THREADS = 16
 
 
-def _suits_threads(size: int, device: torch.device) -> bool:
-    """Whether threads of the CPU decompose matrices of a GPU sooner than it does."""
-    return device.type == "cuda" and size in _MIDDLING
+def _share(size: int, device: torch.device) -> float:
+    """How many of the matrices of a size threads of the CPU decompose, so that both have done sooner."""
+    if device.type != "cuda" or size not in range(_MIDDLING.start, _LARGER.stop):
+        return 0.0
+    return 1.0 if size in _MIDDLING else _cores() / (_cores() + _CORES_OF_A_GPU)
+
+
+def _divided(factors: Sequence[Factor], share: float) -> tuple[list[Factor], list[Factor]]:
+    """Factors with no more than a share of all matrices, and the others."""
+    left = share * sum(len(factor.matrices) for factor in factors)
+    taken: list[Factor] = []
+    for factor in factors:
+        if len(factor.matrices) <= left:
+            taken.append(factor)
+            left -= len(factor.matrices)
+    chosen = {id(factor) for factor in taken}
+    return taken, [factor for factor in factors if id(factor) not in chosen]
 
 
 def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Those that this process may use, as far as there are threads for them."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(found, _MOST_THREADS)
 
 
 @contextmanager
@@ -441,7 +460,7 @@ def _in_threads(
     if not groups:
         yield []
         return
-    count, threads = min(_cores(), _MOST_THREADS), torch.get_num_threads()
+    count, threads = _cores(), torch.get_num_threads()
     try:
         # One thread of torch in each, or they are in each other's way. This thread copies: others have other streams.
         with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:

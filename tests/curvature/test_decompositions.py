@@ -132,25 +132,35 @@ def test_vectors_that_are_not_at_right_angles_are_found_again_in_double_precisio
 
 @pytest.fixture
 def in_threads(monkeypatch):
-    """Matrices of the CPU go the way of those of a GPU, in three pieces."""
-    monkeypatch.setattr(solvers, "_suits_threads", lambda size, device: size > 32)
+    """Matrices of the CPU go the way of those of a GPU, in three pieces; of the largest ones half."""
+    monkeypatch.setattr(solvers, "_share", lambda size, device: 0.0 if size <= 32 else 0.6 if size == 90 else 1.0)
     monkeypatch.setattr(solvers, "_cores", lambda: 3)
 
 
 def middling(dtype):
     """Matrices of two sizes that go to threads, one of zeros and one nearly so among them, and of one that does not."""
     generator = torch.Generator().manual_seed(0)
-    shapes = ((5, 40, 1.0), (1, 90, 1.0), (4, 6, 1.0), (1, 40, 0.0), (2, 40, 1e-30), (1, 40, 1.0))
+    shapes = ((5, 40, 1.0), (1, 90, 1.0), (4, 6, 1.0), (1, 40, 0.0), (2, 40, 1e-30), (1, 40, 1.0), (1, 90, 1.0))
     return [
         Factor(factor(*shape[:2], generator, shape[2]).matrices.to(dtype), False, f"w{i}") for i, shape in enumerate(shapes)
     ]
 
 
-def test_only_middling_matrices_of_a_gpu_go_to_threads():
-    sizes = (6, 32, 33, 512, 513)
-    assert [solvers._suits_threads(size, torch.device("cuda", 0)) for size in sizes] == [False, False, True, True, False]
-    assert not any(solvers._suits_threads(size, torch.device("cpu")) for size in sizes)
-    assert solvers._cores() >= 1
+def test_middling_matrices_of_a_gpu_go_to_threads_and_of_larger_ones_a_share(monkeypatch):
+    monkeypatch.setattr(solvers, "_cores", lambda: 10)
+    sizes = (6, 32, 33, 512, 513, 1024, 1025)
+    assert [solvers._share(size, torch.device("cuda", 0)) for size in sizes] == [0, 0, 1, 1, 0.5, 0.5, 0]
+    assert not any(solvers._share(size, torch.device("cpu")) for size in sizes)
+    monkeypatch.undo()
+    assert 1 <= solvers._cores() <= solvers._MOST_THREADS
+
+
+def test_factors_are_divided_by_how_many_matrices_they_have(generator):
+    factors = [factor(count, 3, generator) for count in (3, 1, 4, 2)]
+    for share, taken in ((0.0, []), (0.25, [1]), (0.5, [0, 1]), (0.6, [0, 1, 3]), (1.0, [0, 1, 2, 3])):
+        aside, others = solvers._divided(factors, share)
+        assert [next(i for i, own in enumerate(factors) if own is some) for some in aside] == taken
+        assert len(aside) + len(others) == 4
 
 
 @pytest.mark.parametrize("vectors", [False, True])
@@ -205,7 +215,7 @@ def test_threads_have_one_thread_of_torch_each_and_leave_the_others_as_they_were
         assert [torch.get_num_threads(), *later] == [2, 2]
     finally:
         torch.set_num_threads(before)
-    assert seen == {(40, False): {1}, (90, False): {1}, (6, True): {2}}
+    assert seen == {(40, False): {1}, (90, False): {1}, (90, True): {2}, (6, True): {2}}
 
 
 def test_what_is_to_be_differentiated_stays_where_it_is(monkeypatch, in_threads, generator):
