@@ -24,7 +24,7 @@ from benchmarks.language import Decoder, Shape, text
 from benchmarks.timing import interleaved, seconds_on
 from papers import runs as provenance
 from papers.drawing import NEGATIVE, POSITIVE, card, drawn, plain
-from symbayes.curvature.blocks import decompose
+from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, MonteCarloFisher

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from papers import runs as provenance
 from papers.ella.rows import NETWORKS, TABLES
-from symbayes.curvature.blocks import DenseBlock, Factor, decompose
+from symbayes.curvature.blocks import DenseBlock, Factor
+from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.source import as_source

@@ -26,6 +26,7 @@ from symbayes.curvature.rule import BlockCurvature, Curvature, Precisions, Repla
 from symbayes.data.source import DataSource
 from symbayes.layout import Layout, call_with, held
 from symbayes.likelihoods.likelihood import Likelihood
+from symbayes.processes import ALONE, Processes
 
 #: What torch raises where it cannot differentiate datum by datum.
 _FAILURES = (RuntimeError, TypeError, ValueError, IndexError)
@@ -273,6 +274,8 @@ class Products:
     log_likelihood: Float[Tensor, ""]
     #: Any weight, for device and precision.
     example: Tensor
+    #: Those that ask for the same products just now.
+    processes: Callable[[], Processes] = lambda: ALONE
 
     def signs(self, count: int, generator: Generator | None) -> Float[Tensor, "probe p"]:
         """Random vectors with entries ±1."""
@@ -324,7 +327,8 @@ def products_of(model: nn.Module, data: DataSource, likelihood: Likelihood, batc
         for batch, scale in some_batches(data, batch_size, share, generator):
             yield form_of(pairs, *batch, scale)
 
-    return Products(product, forms, sizes, likelihood.scales(), total, weights[next(iter(sizes))])
+    own = weights[next(iter(sizes))]
+    return Products(product, forms, sizes, likelihood.scales(), total, own, lambda: data.processes)
 
 
 @torch.no_grad()

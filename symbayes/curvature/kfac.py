@@ -41,10 +41,10 @@ from symbayes.curvature.blocks import (
     Factor,
     KroneckerBlock,
     SecondMoment,
-    decompose,
 )
 from symbayes.curvature.capture import Capture, depends_on_more
 from symbayes.curvature.check import check_capture, checked_capture
+from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.diagonal import DiagonalAccumulator
 from symbayes.curvature.evaluate import rounded, tensor_cores
 from symbayes.curvature.gradients import weight_gradients

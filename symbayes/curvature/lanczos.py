@@ -37,7 +37,8 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.blocks import Block, DiagonalBlock, decompose, negligible
+from symbayes.curvature.blocks import Block, DiagonalBlock
+from symbayes.curvature.decompositions import decompose_under
 from symbayes.curvature.ggn import Pairs, Product, Products, products_of
 from symbayes.curvature.kfac import Kfac, data_at_once
 from symbayes.curvature.rule import (
@@ -373,9 +374,9 @@ class PreconditionedCurvature(LanczosCurvature):
         return self._keep("near", precisions, self._find_near)
 
     def _find_near(self, precisions: Precisions) -> dict[str, Block]:
-        left = negligible(self.blocks, precisions)
         # In double precision: over millions of weights it would count if vectors were only nearly of length one.
-        decompose((block for name, block in self.blocks.items() if name not in left), vectors=True, dtype=torch.float64)
+        together = self.products.processes()
+        left = decompose_under(self.blocks, precisions, vectors=True, dtype=torch.float64, processes=together)
         sizes = self.products.sizes
         even = {name: DiagonalBlock((self.blocks[name].trace() / sizes[name]).expand(sizes[name])) for name in left}
         return {name: even.get(name, block) for name, block in self.blocks.items()}

@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.blocks import Block, decompose, negligible
+from symbayes.curvature.blocks import Block
+from symbayes.curvature.decompositions import decompose_under
 from symbayes.data.source import Batch, DataSource, LoaderSource, TensorSource
 from symbayes.likelihoods.likelihood import Columns, Likelihood
 
@@ -200,22 +201,15 @@ class BlockCurvature(Curvature):
 
 def log_det_of(blocks: Mapping[str, Block], precisions: Precisions) -> Float[Tensor, ""]:
     """log|I + H Δ⁻¹| of independent blocks."""
-    series = _decompose(blocks, precisions)
+    series = decompose_under(blocks, precisions)
     terms = [block.log_det(precisions[name], negligible=name in series) for name, block in blocks.items()]
     return sum(terms[1:], terms[0])
 
 
 def effective_of(blocks: Mapping[str, Block], precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
     """γ of independent blocks, by tensor."""
-    series = _decompose(blocks, precisions)
+    series = decompose_under(blocks, precisions)
     return {name: block.effective(precisions[name], negligible=name in series) for name, block in blocks.items()}
-
-
-def _decompose(blocks: Mapping[str, Block], precisions: Precisions) -> set[str]:
-    """Decompose blocks; names of those that are left alone, because they are negligible."""
-    series = negligible(blocks, precisions)
-    decompose(block for name, block in blocks.items() if name not in series)
-    return series
 
 
 class Fisher(ABC):

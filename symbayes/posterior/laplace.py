@@ -11,16 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symbayes.curvature.blocks import (
-    Block,
-    DenseBlock,
-    DiagonalBlock,
-    EigenBlock,
-    Factor,
-    KroneckerBlock,
-    decompose,
-    negligible,
-)
+from symbayes.curvature.blocks import Block, DenseBlock, DiagonalBlock, EigenBlock, Factor, KroneckerBlock
+from symbayes.curvature.decompositions import decompose, negligible
 from symbayes.curvature.ggn import FullCurvature
 from symbayes.curvature.lanczos import PreconditionedCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature

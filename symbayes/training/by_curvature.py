@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from symbayes.curvature.blocks import Block, decompose, negligible
+from symbayes.curvature.blocks import Block
 from symbayes.curvature.check import check_outputs
+from symbayes.curvature.decompositions import decompose_under
 from symbayes.curvature.evaluate import evaluating, tensor_cores
 from symbayes.curvature.kfac import Kfac, RunningCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Rule
@@ -345,9 +346,8 @@ class CurvatureTrainer(Trainer[CurvatureState]):
     def rotate(self, state: CurvatureState, curvature: Curvature) -> None:
         """Move weights in the eigenbasis of this curvature from now on; where it is negligible, as before."""
         assert isinstance(curvature, BlockCurvature)
-        stay = negligible(curvature.blocks, self.problem.prior.precisions())
-        decompose((block for name, block in curvature.blocks.items() if name not in stay), vectors=True, up_to=LARGEST)
-        named = weights(self.problem.model)
+        now, named = self.problem.prior.precisions(), weights(self.problem.model)
+        stay = decompose_under(curvature.blocks, now, vectors=True, up_to=LARGEST, processes=self.processes)
         found = [None if name in stay else rotation(curvature.blocks[name], named[name].numel()) for name in named]
         if any(old is None and new is not None for old, new in zip(state.descent.rotations, found, strict=True)):
             state.steps.forget()
@@ -498,13 +498,13 @@ class LaplaceTrainer(CurvatureTrainer):
     def hyper_step(self, state: CurvatureState, curvature: Curvature) -> Curvature:
         problem, settings = self.problem, self.objective
         squares = state.running.squares() if state.running is not None and state.running.is_known else None
+        if isinstance(curvature, BlockCurvature):
+            decompose_under(curvature.blocks, problem.prior.precisions(), processes=self.processes)
         for _ in range(settings.hyper_steps):
             update_precisions(curvature, problem.model, problem.prior, settings.damping, squares)
-        if update_noise(curvature, problem, self.schedule.batch_size, settings.damping):
-            return self._pass(state, self.rule)
-        return curvature
+        is_another = update_noise(curvature, problem, self.schedule.batch_size, settings.damping)
+        return self._pass(state, self.rule) if is_another else curvature
 
     def move_extents(self, state: CurvatureState, curvature: Curvature) -> None:
-        settings, rate = self.objective, self.objective.extent_rate * state.rate_share
-        steps, share = settings.extent_steps, settings.extent_share
-        update_extents(curvature, self.problem, state.hyper, rate, steps, share, state.generator)
+        own, rate = self.objective, self.objective.extent_rate * state.rate_share
+        update_extents(curvature, self.problem, state.hyper, rate, own.extent_steps, own.extent_share, state.generator)

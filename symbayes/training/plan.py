@@ -8,7 +8,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from symbayes.curvature.blocks import decompose
+from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.kfac import Kfac, RunningCurvature
 from symbayes.curvature.lanczos import Preconditioned

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.curvature import blocks as solvers
-from symbayes.curvature.blocks import DenseBlock, Factor, KroneckerBlock, cholesky, decompose, negligible
+from symbayes.curvature import decompositions as solvers
+from symbayes.curvature.blocks import DenseBlock, Factor, KroneckerBlock, cholesky
+from symbayes.curvature.decompositions import decompose, negligible
 from symbayes.curvature.rule import BlockCurvature
 from symbayes.errors import NotFiniteError
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from symbayes.curvature.blocks import DenseBlock, DiagonalBlock, Factor, KroneckerBlock, SecondMoment, decompose
+from symbayes.curvature.blocks import DenseBlock, DiagonalBlock, Factor, KroneckerBlock, SecondMoment
+from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import OUTPUT_BUDGET, Ekfac, Kfac, data_at_once
 from symbayes.data.source import TensorSource

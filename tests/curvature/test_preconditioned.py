@@ -8,7 +8,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.curvature.blocks import Factor, decompose
+from symbayes.curvature.blocks import Factor
+from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos, Preconditioned

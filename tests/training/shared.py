@@ -1,7 +1,9 @@
 """What is trained by several processes and by one, to be compared; and what each of several processes does."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -9,8 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import symbayes as sb
+from symbayes.curvature import decompositions
+from symbayes.curvature.blocks import DenseBlock, Factor
+from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.ggn import Ggn
 from symbayes.layout import Hyperparameter
+from symbayes.processes import all_processes
 from symbayes.training.optimiser import PLAIN
 
 SCHEDULE = sb.Schedule(epochs=4, batch_size=20)
@@ -141,7 +147,9 @@ def work(rank, count, folder):
     torch.set_num_threads(1)
     folder = Path(folder)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count)
-    found = {name: figures(CASES[name]()) for name in (FOUR if count == 4 else CASES)}
+    decompositions._WORTH_SENDING = 2  # in these processes alone
+    found: dict[str, Any] = {"decomposed": decomposed(all_processes())}
+    found |= {name: figures(CASES[name]()) for name in (FOUR if count == 4 else CASES)}
     if count == 2:
         found |= {"interrupted": _interrupted(folder), "refusals": _refusals(rank, folder)}
         elbo = _fit(network(), objective=sb.Elbo(), schedule=sb.Schedule(epochs=2, batch_size=20))
@@ -149,6 +157,35 @@ def work(rank, count, folder):
     torch.save(found, folder / f"{rank}.pt")
     distributed.barrier()
     distributed.destroy_process_group()
+
+
+def decomposed(processes):
+    """Factors that were decomposed, then with vectors; what this process solved; and what it says to what is not finite."""
+    solved, solve = [], decompositions.eigendecompose
+    generator = torch.Generator().manual_seed(5)
+    shapes = ((2, 30), (1, 40), (3, 8), (1, 1), (1, 40))
+    rows = [torch.randn(*shape, shape[1] + 2, generator=generator, dtype=torch.float64) for shape in shapes]
+    factors = [Factor(row @ row.mT, False, f"w{index}") for index, row in enumerate(rows)]
+    blocks = [DenseBlock(factor) for factor in factors]
+
+    def watched(matrices, name, **how):
+        solved.append((*matrices.shape[:2], how["vectors"]))
+        return solve(matrices, name, **how)
+
+    decompositions.eigendecompose = watched
+    try:
+        decompose(blocks, processes=processes)
+        decompose(blocks, vectors=True, processes=processes)
+        factors[1].matrices[0, 0, 0] = math.nan
+        try:
+            decompose([DenseBlock(replace(factor)) for factor in factors], processes=processes)
+            said = "nothing"
+        except ArithmeticError as error:
+            said = f"{type(error).__name__}: {error}"
+    finally:
+        decompositions.eigendecompose = solve
+    found = {f"values {f.name}": f.eigenvalues for f in factors} | {f"vectors {f.name}": f.eigenvectors for f in factors}
+    return {"found": found, "solved": solved, "said": said}
 
 
 def _asked_alone(rank):

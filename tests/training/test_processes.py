@@ -57,6 +57,19 @@ def test_four_processes_train_to_the_numbers_of_one(four, one, case):
         check_same(found[case], one(case))
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_share_decompositions_out_and_have_all_of_them(two, four, count):
+    wanted, found = shared.decomposed(ALONE), [each["decomposed"] for each in (two if count == 2 else four)[0]]
+    for each in found:
+        check_same(each["found"], wanted["found"])
+        for name, value in found[0]["found"].items():
+            assert torch.equal(each["found"][name], value)
+        assert re.match("NotFiniteError: (The curvature of 'w1.*' could not be|Another of the processes)", each["said"])
+    work, *shares = (sum(n * d**3 for n, d, vectors in each["solved"] if vectors and d > 1) for each in (wanted, *found))
+    assert sum(shares) == work  # each matrix by one of them
+    assert max(shares) < 0.7 * work
+
+
 def test_processes_resume_from_the_checkpoint_of_the_first_which_alone_writes(two, one):
     (found, other), folder = two
     check_same(found["interrupted"], one("exact"))
