@@ -14,6 +14,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from math import nan
 from types import TracebackType
 from typing import Any
 
@@ -81,8 +82,9 @@ class Capture:
         #: Sources that see the same for all data.
         self._fixed: set[str] = set()
         self._expanded: set[str] = set()
-        #: Free tensors of which every datum has a copy of its own.
+        #: Free tensors of which every datum has a copy of its own, and whether any may have.
         self.spread: set[str] = set()
+        self.spreads = True
         #: Whether the model takes what was expanded.
         self._proven = False
         #: What was recorded, and how often it had been written to by then: nn.Linear may add its bias in place.
@@ -257,34 +259,40 @@ class Capture:
         """Free tensors with an axis for the data, along which each may have a copy of its own; together, if they may at all."""
         self.spread = set()
         tensors = held(self.model, differentiable=False)
-        looks = (inputs[:1].repeat(5, *(1,) * (inputs.ndim - 1)), inputs)
-        may = [name for name in self.layout.free if tensors[name].shape[:1] == (1,)]
-        if may and all(self._spreads(may, tensors, look) for look in looks):
+        looks = (inputs[:1].repeat(3, *(1,) * (inputs.ndim - 1)), inputs[:4])
+        may = [name for name in self.layout.free if tensors[name].shape[:1] == (1,)] if self.spreads else []
+        if may and all(self._may_spread(may, tensors, look) for look in looks):
             return set(may)
         for look in looks:
-            may = [name for name in may if self._spreads([name], tensors, look)]
-        return set(may) if len(may) < 2 or self._spreads(may, tensors, inputs) else set()
+            may = [name for name in may if self._may_spread([name], tensors, look)]
+        return set(may) if len(may) < 2 or self._may_spread(may, tensors, looks[1]) else set()
 
-    @torch.enable_grad()
-    def _spreads(self, names: Sequence[str], tensors: Mapping[str, Tensor], inputs: Tensor) -> bool:
-        """Whether outputs stay as they are, and that of a datum depends on its own copies alone.
+    def _may_spread(self, names: Sequence[str], tensors: Mapping[str, Tensor], inputs: Tensor) -> bool:
+        """Whether outputs stay as they are, depend on these, and that of a datum on its own copies alone.
 
-        With the outputs of datum n times w_n, gradients of its copies are w_n times what they are without.
+        Data whose numbers differ in a bit are told apart: outputs of those that have it must be the same where copies of the
+        others are not numbers, which not even a factor of zero hides.
         """
         copies = {name: tensors[name].expand(len(inputs), *tensors[name].shape[1:]).requires_grad_() for name in names}
+        numbers = torch.arange(len(inputs), device=inputs.device)
+        halves = [numbers >> bit & 1 == has for bit in range(max(1, (len(inputs) - 1).bit_length())) for has in (0, 1)]
+
+        def call(own: Mapping[str, Tensor]) -> Tensor:
+            return call_with(self.model, {**tensors, **own}, inputs)
+
         try:
-            outputs, plain = (call_with(self.model, {**tensors, **each}, inputs) for each in (copies, {}))
-            factors = 2 ** torch.arange(len(inputs)).to(outputs)
-            column = torch.arange(1.0, outputs.shape[1] + 1).to(outputs).expand_as(outputs)
-            usual, scaled = (
-                torch.autograd.grad(outputs, list(copies.values()), some, retain_graph=True, materialize_grads=True)
-                for some in (column, factors[:, None] * column)
-            )
+            with torch.enable_grad():
+                outputs = call(copies)
+                column = torch.arange(1.0, outputs.shape[1] + 1).to(outputs).expand_as(outputs)
+                gradients = torch.autograd.grad(outputs, list(copies.values()), column, materialize_grads=True)
+            with torch.no_grad():
+                same = [torch.allclose(call({}), outputs, 1e-3, 1e-5)]
+                for half in halves:
+                    found = call({name: each.where(_along(half, each), nan) for name, each in copies.items()})
+                    same.append(torch.allclose(found[half], outputs[half], 1e-3, 1e-5))
         except (RuntimeError, ValueError, IndexError):
             return False
-        apart = all(_scales(one, other, factors) for one, other in zip(usual, scaled, strict=True))
-        used = all(bool(one.any()) for one in usual)
-        return torch.allclose(outputs, plain, 1e-3, 1e-5) and apart and used
+        return all(same) and all(bool(gradient.any()) for gradient in gradients)
 
     def _run(self, inputs: Tensor) -> Tensor:
         """A recorded forward pass; of copies where an operation in place (nn.ReLU(inplace=True)) changes what is recorded."""
@@ -450,10 +458,15 @@ def _not_of_data(name: str, words: str) -> RuntimeError:
     )
 
 
+def _along(data: Tensor, like: Tensor) -> Tensor:
+    """A number for each datum, with as many axes as another tensor."""
+    return data.view(-1, *(1,) * (like.ndim - 1))
+
+
 def _scales(gradients: Tensor, scaled: Tensor, factors: Float[Tensor, " n"]) -> bool:
     """Whether gradients of the parts of each datum were multiplied by its factor, where they are more than rounding."""
-    expected = gradients * factors.repeat_interleave(len(gradients) // len(factors)).view(-1, *(1,) * (gradients.ndim - 1))
-    size, wrong = (each.flatten(1).norm(dim=1) for each in (expected, scaled - expected))
+    expected = gradients * _along(factors.repeat_interleave(len(gradients) // len(factors)), gradients)
+    size, wrong = (each.flatten(1).norm(dim=1) for each in (gradients, scaled - expected))
     return not (wrong > _NEAR * size + _NEAR**2 * size.max()).any()
 
 

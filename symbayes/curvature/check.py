@@ -75,8 +75,8 @@ class Reference:
         """The first gradient that is farther from torch's than its bound; a GPU is waited for once where all are near."""
         if not found:
             return None
-        apart = [_norm(gradient.flatten() - self.gradients[name].flatten()) for name, gradient in found.items()]
-        if (torch.stack(apart) <= torch.stack(list(bounds))).all():  # and so finite
+        apart = torch.stack([_norm(each.flatten() - self.gradients[name].flatten()) for name, each in found.items()])
+        if (apart.isfinite() & (apart <= torch.stack(list(bounds)))).all():
             return None
         for (name, gradient), bound in zip(found.items(), bounds, strict=True):
             if not _close(gradient.flatten(), self.gradients[name].flatten(), float(bound)):
@@ -125,7 +125,10 @@ def reference_of(model: nn.Module, inputs: Tensor, at: Mapping[str, Tensor] | No
             return None
         draws = Generator().manual_seed(0)
         factors = torch.rand(len(outputs), 1, generator=draws, dtype=torch.float64) + 0.5  # of data: outputs may be very many
-        column = factors.to(outputs) * torch.randn(outputs.shape[1:], generator=draws, dtype=torch.float64).to(outputs)
+        # Of each output no less than a half, so that none is overlooked.
+        each = torch.rand(outputs.shape[1:], generator=draws, dtype=torch.float64) + 0.5
+        each *= 2.0 * torch.randint(2, outputs.shape[1:], generator=draws) - 1
+        column = factors.to(outputs) * each.to(outputs)
         column = torch.where(outputs.isfinite(), column, 0.0)
         found = Reference(inputs, outputs.detach(), column, {})
         # Not from a batch of one: there torch's gradient through a batch norm or an instance norm may be wrong.
@@ -249,9 +252,9 @@ def _close(found: Tensor, wanted: Tensor, bound: float) -> bool:
     return float(torch.where(finite, found.double() - wanted.double(), 0.0).norm()) <= bound
 
 
-#: Models that were checked, whether columns go back one by one, and tensors that maps share; and the one that need not be
-#: checked again.
-_CHECKED: WeakKeyDictionary[nn.Module, tuple[bool, frozenset[str]]] = WeakKeyDictionary()
+#: Models that were checked, whether columns go back one by one, tensors that maps share, and whether data may have copies of
+#: others; and the one that need not be checked again.
+_CHECKED: WeakKeyDictionary[nn.Module, tuple[bool, frozenset[str], bool]] = WeakKeyDictionary()
 _TRUSTED: ContextVar[nn.Module | None] = ContextVar("trusted", default=None)
 
 
@@ -270,7 +273,8 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
     """Refuse a model whose captured gradients are not torch's own on the first of some data; what these are.
 
     Where torch has no right rule to send several columns back at once, they go one by one from then on; and where a tensor that
-    maps share is used in another way as well, its gradients are taken datum by datum.
+    maps share is used in another way as well, or one of which data had copies of their own, its gradients are taken datum by
+    datum.
 
     Raises:
         RuntimeError: If they do not agree, naming a tensor; or as `reference_of` says.
@@ -282,6 +286,9 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
     if reference is None:
         return None
     wrong = _unlike_or_refused(capture, reference)
+    if wrong is not None and capture.spread:
+        capture.spread, capture.spreads = set(), False
+        wrong = _unlike_or_refused(capture, reference)
     if wrong is not None and capture.tied:
         capture.untie(list(capture.tied))
         wrong = _unlike_or_refused(capture, reference)
@@ -294,7 +301,7 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
             "would be wrong. Use it in that module alone, give each use a parameter of its own, freeze it "
             "(requires_grad=False), or use Ggn() or Lanczos(), which do not look into modules."
         )
-    _CHECKED[capture.model] = capture.one_by_one, frozenset(capture.tied)
+    _CHECKED[capture.model] = capture.one_by_one, frozenset(capture.tied), capture.spreads
     capture.forget()  # what the inputs of this check depend on, which is nothing
     return reference
 
@@ -308,7 +315,8 @@ def checked_capture(model: nn.Module) -> Capture:
 
 def follow_check(capture: Capture) -> None:
     """Capture as the last check of the model found right; with nothing taken on trust where there was none."""
-    capture.one_by_one, tied = _CHECKED.get(capture.model, (capture.one_by_one, frozenset()))
+    usual = capture.one_by_one, frozenset[str](), capture.spreads
+    capture.one_by_one, tied, capture.spreads = _CHECKED.get(capture.model, usual)
     capture.untie(capture.tied.keys() - tied)
 
 
@@ -345,7 +353,7 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
     def note_others(part: int, name: str, gradients: Tensor) -> None:
         site = capture.sites.get(name)
         seen = 1 if site is None else site.copies * site.parts
-        by_datum = gradients[0].unflatten(0, (-1, seen)).flatten(1).any(1)
+        by_datum = gradients[0].unflatten(0, (-1, seen)).abs().flatten(1).amax(1) > 0
         others[name if site is None else site.source] = by_datum.sum() - by_datum[one].long()
 
     with capture:

@@ -161,7 +161,7 @@ def rounded(tensor: Tensor) -> Tensor:
 
 def nearest_tf32(tensor: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """The nearest numbers of TF32, with a mantissa of ten bits; of two as near, that of larger size."""
-    if tensor.is_cuda:
+    if tensor.is_cuda and tensor.nbytes < 2**31:
         at_once = _compiled(tensor.device)
         if at_once is not None:
             return at_once(tensor)

@@ -48,7 +48,7 @@ from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.diagonal import DiagonalAccumulator
 from symbayes.curvature.evaluate import rounded, tensor_cores
 from symbayes.curvature.gradients import weight_gradients
-from symbayes.curvature.memory import LARGEST_BIAS, LARGEST_SIDE, ROW_BUDGET, ROW_BUDGET_CPU, has_factors
+from symbayes.curvature.memory import LARGEST_BIAS, LARGEST_SIDE, ROW_BUDGET, ROW_BUDGET_CPU, bytes_held, has_factors
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, add_up, collect, collected, make_blocks, swept_curvature
 from symbayes.data.source import Batch, DataSource, TensorSource
@@ -58,9 +58,9 @@ from symbayes.processes import ALONE, Processes
 
 Sharing = Literal["expand", "reduce"]
 
-#: Data in a forward pass where nothing else is asked for; on a GPU as long as what maps give stays below this many numbers,
-#: and below one for so many bytes of its memory.
-_DATA, _DATA_GPU, OUTPUT_BUDGET, _BYTES_OF_OUTPUT = 250, 5000, 2**31, 64
+#: Data in a forward pass where nothing else is asked for; on a GPU, as long as what a pass holds of them is no more than one in
+#: so many bytes of its memory, and on other devices, than so many bytes.
+_DATA, _DATA_GPU, _SHARE, _BYTES = 250, 5000, 8, 2**33
 
 
 @dataclass(frozen=True)
@@ -142,13 +142,10 @@ def data_at_once(model: nn.Module, data: DataSource) -> int:
     few = data.inputs[:2]
     if depends_on_more(model, few, hyperparameters=True):
         return _DATA
-    with Capture(model) as capture:
-        outputs = capture.look(few)[-1]
-        numbers = sum(output.numel() for output in (*capture.all_outputs, outputs)) // len(few)
-    budget = OUTPUT_BUDGET
+    budget = _BYTES
     if data.inputs.is_cuda:
-        budget = min(budget, torch.cuda.get_device_properties(data.inputs.device).total_memory // _BYTES_OF_OUTPUT)
-    return min(_DATA_GPU, max(1, budget // max(1, numbers)))
+        budget = torch.cuda.get_device_properties(data.inputs.device).total_memory // _SHARE
+    return min(_DATA_GPU, max(1, budget // max(1, bytes_held(model, few))))
 
 
 class KroneckerAccumulator(Accumulator):

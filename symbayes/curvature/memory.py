@@ -120,19 +120,36 @@ def _sides(matrix: tuple[int, int, int], site: Site) -> tuple[int, int]:
 
 
 def bytes_of_datum(model: nn.Module, inputs: Tensor, *, product: bool = False) -> int:
-    """What a pass holds of each of some data: what maps saw and gave, and what autograd keeps to go back."""
-    found: dict[int, int] = {}
+    """What a pass takes for each of some data, workspaces included."""
+    return ceil(_BESIDE * (_PRODUCT if product else 1.0) * bytes_held(model, inputs))
 
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        found[storage.data_ptr()] = storage.nbytes()
-        return tensor
 
-    with torch.no_grad(), Capture(model) as capture, torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        *held, outputs = capture.look(inputs)
-        for tensor in (*held, outputs):
-            note(tensor)
-    for tensor in (*model.parameters(), *model.buffers(), inputs):  # of which there is one, however many data
-        found.pop(tensor.untyped_storage().data_ptr(), None)
-    each = sum(found.values()) / len(inputs)
-    return ceil(_BESIDE * (_PRODUCT if product else 1.0) * max(each, prod(outputs.shape[1:]) * outputs.element_size()))
+@torch.no_grad()
+def bytes_held(model: nn.Module, inputs: Tensor) -> int:
+    """What a pass holds of each of some data: what maps see and give, and what autograd keeps to go back.
+
+    From what three of them take more than two. What modules give that see the same for all data counts for each of them, since
+    they will be shown it for each.
+    """
+    taken, lengths, least = [], [], 0
+    for count in (2, 3):
+        found: dict[int, int] = {}
+
+        def note(tensor: Tensor, found: dict[int, int] = found) -> Tensor:
+            storage = tensor.untyped_storage()
+            found[storage._cdata] = storage.nbytes()
+            return tensor
+
+        copies = inputs[:1].repeat(count, *(1,) * (inputs.ndim - 1))
+        with Capture(model) as capture, torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            tensors = capture.look(copies)
+            for tensor in tensors:
+                note(tensor)
+        for tensor in (*model.parameters(), *model.buffers(), copies):  # of which there is one, however many data
+            found.pop(tensor.untyped_storage()._cdata, None)
+        taken.append(sum(found.values()))
+        lengths.append([tensor.shape[:1] for tensor in tensors])
+        least = prod(tensors[-1].shape[1:]) * tensors[-1].element_size()
+    each = max(0, taken[1] - taken[0])
+    is_fixed = len(lengths[0]) != len(lengths[1]) or any(a == b for a, b in zip(*lengths, strict=True))
+    return max(each + (taken[0] - 2 * each if is_fixed else 0), least)

@@ -444,3 +444,36 @@ def test_a_model_is_checked_before_training_and_not_again_while_it_trains(monkey
     assert len(asked) == 1
     evidence(result.model, data(4), sb.Kfac())
     assert len(asked) == 2
+
+
+class Steep(nn.Module):
+    """A weight that is used twice, once where its slope is infinite."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(4, 3)
+        with torch.no_grad():
+            self.map.weight[0, 0] = 0
+
+    def forward(self, x):
+        return self.map(x) + self.map.weight.clamp(min=0).sqrt().sum(1)
+
+
+class OneClass(nn.Module):
+    """A head whose weights are used in another way for one of very many classes."""
+
+    def __init__(self, classes, chosen):
+        super().__init__()
+        self.head, self.chosen = nn.Linear(4, classes), chosen
+
+    def forward(self, x):
+        beside = functional.one_hot(torch.tensor(self.chosen), self.head.out_features)
+        return self.head(x) + beside * (x.square() @ self.head.weight[self.chosen])[:, None]
+
+
+@pytest.mark.parametrize("model", [Steep(), *(OneClass(200, chosen) for chosen in range(0, 200, 9)), OneClass(840, 830)])
+def test_another_use_is_seen_where_slopes_are_infinite_and_in_every_class(model, generator):
+    inputs = torch.randn(20, 4, generator=generator)
+    source = TensorSource(inputs, torch.arange(20) % 3, torch.device("cpu"))
+    with pytest.raises(RuntimeError, match="is used in another way"):
+        Diagonal().curvature(model, source, sb.Categorical())

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from symbayes.curvature.blocks import DenseBlock, DiagonalBlock, Factor, KroneckerBlock, SecondMoment
 from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.ggn import Ggn
-from symbayes.curvature.kfac import OUTPUT_BUDGET, Ekfac, Kfac, data_at_once
+from symbayes.curvature.kfac import _BYTES, Ekfac, Kfac, data_at_once
 from symbayes.data.source import TensorSource
 from symbayes.layers.conv import ConvPath
 from symbayes.layers.dense import DensePath
@@ -231,7 +231,7 @@ def test_batches_suit_the_device(generator):
     device = torch.device("meta")
     elsewhere = TensorSource(inputs, targets, device)
     assert data_at_once(small.to(device), elsewhere) == 5000
-    assert OUTPUT_BUDGET / 2 < data_at_once(large.to(device), elsewhere) * 512 * 1024 <= OUTPUT_BUDGET
+    assert _BYTES / 2 < data_at_once(large.to(device), elsewhere) * 512 * 1024 * 4 <= _BYTES
     with device:
         learns_more = nn.Sequential(Scaled(), nn.Flatten(), nn.Linear(3072, 2))
     with torch.no_grad():

@@ -9,7 +9,7 @@ import symbayes as sb
 from symbayes.curvature import kfac
 from symbayes.curvature.ggn import products_of
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.memory import bytes_of_datum, factor_numbers, fixed_bytes, memory_budget, within_budget
+from symbayes.curvature.memory import bytes_held, bytes_of_datum, factor_numbers, fixed_bytes, memory_budget, within_budget
 from symbayes.curvature.rule import MonteCarloFisher
 from symbayes.data.source import TensorSource
 from symbayes.likelihoods.classes import Categorical
@@ -92,6 +92,31 @@ class Constant(nn.Module):
 
 def test_outputs_count_where_nothing_else_is_held(generator):
     assert bytes_of_datum(Constant(3), points(generator).inputs[:2]) == 3 * 3 * 8
+
+
+class Grid(nn.Module):
+    """With a module that sees the same for all data."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("grid", torch.ones(1, 100, 4))
+        self.each, self.all, self.head = nn.Linear(64, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        return self.head((self.each(inputs.flatten(1))[:, None] * self.all(self.grid).tanh()).mean(1))
+
+
+def test_what_is_the_same_for_all_data_counts_for_each(generator):
+    model = Grid().double()
+    # What is given for the grid, and bent; each datum times that comes and goes.
+    assert 2 * 400 * 8 <= bytes_held(model, points(generator).inputs) < 5 * 400 * 8
+
+
+def test_what_attention_keeps_counts():
+    model = nn.Sequential(nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True), nn.Flatten(), nn.Linear(400, 3))
+    few, many = (bytes_held(model[:1], torch.randn(2, length, 4)) for length in (100, 200))
+    assert few > 2 * 100**2 * 4
+    assert many > 3 * few
 
 
 @pytest.mark.parametrize(("shape", "largest"), [((1, 3), 7), ((3,), 90)])

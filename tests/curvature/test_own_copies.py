@@ -6,6 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from symbayes.curvature.capture import Capture
+from symbayes.curvature.check import check_capture, checked_capture
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
@@ -118,3 +119,71 @@ def test_tensors_that_are_more_than_a_copy_for_each_datum_are_not_taken_for_it(k
     found, exact = (rule.curvature(model, data, Categorical()).blocks for rule in (Kfac(), Ggn(joint=False)))
     for name in set(dict(model.named_parameters())) - {"head.weight", "head.bias"}:
         assert_close(found[name].eigenvalues, exact[name].dense().diagonal(), rtol=1e-10, atol=1e-12)
+
+
+class Gain(nn.Module):
+    """One number, which is as long as an axis for the data would be."""
+
+    def __init__(self, given=1):
+        super().__init__()
+        self.map, self.gain = nn.Linear(15, given), nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.map(x.flatten(1)) * self.gain
+
+
+@pytest.mark.parametrize("model", [
+    Gain(3), Gain(4), Gain(5), nn.Sequential(nn.Flatten(), nn.Linear(15, 5), nn.PReLU(), nn.Linear(5, 3)),
+])  # fmt: skip
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 23])
+def test_single_numbers_have_their_exact_curvature(model, n):
+    model, data = model.double(), points(n)
+    found, exact = (rule.curvature(model, data, Categorical()).blocks for rule in (Kfac(), Ggn(joint=False)))
+    for name, weight in model.named_parameters():
+        if weight.numel() == 1:
+            assert_close(found[name].eigenvalues, exact[name].dense().diagonal(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1.0, 10.0, 1e3])
+@pytest.mark.parametrize("open_at", [1, 30])
+def test_no_datum_hides_that_others_have_more_than_their_copy(size, open_at):
+    """Behind the gate are all data but one, with a gradient that is larger than theirs; or all that are looked at."""
+    model, data = made(Gated), points(40)
+    data.inputs[:, 0, 0] = -data.inputs[:, 0, 0].abs()
+    data.inputs[open_at, 0, 0] *= -1
+    data.inputs[7, 1, 1] = size
+    found, exact = (rule.curvature(model, data, Categorical()).blocks for rule in (Diagonal(), Ggn(joint=False)))
+    assert_close(found["own"].eigenvalues, exact["own"].dense().diagonal(), rtol=1e-10, atol=1e-12)
+
+
+class Centred(nn.Module):
+    """Places without their mean, which the norm would take away again: all data depend on all places by rounding alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 3)
+        self.places = nn.Parameter(torch.randn(1, 5, 4))
+
+    def forward(self, x):
+        places = self.places - self.places.mean((0, 1, 2), keepdim=True)
+        return self.head(self.norm(self.embed(x) + places).tanh().mean(1))
+
+
+@pytest.mark.parametrize("n", [2, 5, 23])
+def test_what_data_share_but_for_rounding_is_differentiated_datum_by_datum(n):
+    model, data = made(Centred), points(n)
+    found, exact = (rule.curvature(model, data, Categorical()).blocks for rule in (Kfac(), Ggn(joint=False)))
+    assert_close(found["places"].eigenvalues, exact["places"].dense().diagonal(), rtol=1e-8, atol=1e-12)
+
+
+def test_copies_that_a_check_refuses_are_not_taken_again(monkeypatch):
+    model, data = made(Centred), points()
+    monkeypatch.setattr(Capture, "_may_spread", lambda *given: True)
+    capture = Capture(model)
+    check_capture(capture, data.inputs)
+    later = checked_capture(model)
+    assert not capture.spreads
+    assert not later.spreads
+    with later:
+        later.forward(data.inputs)
+        assert later.spread == set()
