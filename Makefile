@@ -1,8 +1,9 @@
 # Two commands do everything on a fresh machine: make demo, make test. Each builds .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
-# The peer of the benchmarks and what it needs, without the torchvision that its metadata asks for.
+# The peers of the benchmarks and what they need, without the torchvision that their metadata ask for.
 PEERS := curvlinops-for-pytorch backpack-for-pytorch unfoldNd einconv linear_operator opt_einsum einops tqdm
+PEERS += laplace-torch asdfghjkl torchmetrics lightning-utilities
 
 .PHONY: demo test test-all library bench docs lint release clean
 

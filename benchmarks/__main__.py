@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.curvature import FISHERS, Workload
+from benchmarks.evidence import measure_evidence
 from benchmarks.factored import measure_factored
 from benchmarks.hardened import HARDENED, RELAXED, measure_hardened
 from benchmarks.invariance import SAMPLES, measure_invariance
@@ -37,7 +38,7 @@ from benchmarks.variational import CASES, measure_variational
 TARGETS = {"exact": 5.0, "Monte-Carlo": 2.0, "factored": 2.0, "symmetrised": 1.3, "hardened": 1.05}
 #: What `measure_*` below give: figures, and tables of them.
 Measured = tuple[dict[str, Any], list[Table]]
-#: Of networks that curvlinops cannot read; there is nothing to compare on these.
+#: Networks that peers cannot read; there is nothing to compare on these.
 OURS_ONLY = {"allconv-paths"}
 
 
@@ -73,7 +74,7 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = QUICK if arguments.quick else Settings()
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", module="curvlinops|backpack")
+    warnings.filterwarnings("ignore", module="curvlinops|backpack|laplace|asdl")
     console = Console(width=None if sys.stdout.isatty() else 120)
 
     figures: dict[str, Any] = {"about": about(), "settings": asdict(settings)}
@@ -88,7 +89,7 @@ def main() -> None:
 def about() -> dict[str, Any]:
     """Versions and machine."""
     return {
-        "versions": {name: _version(name) for name in ("torch", "curvlinops-for-pytorch", "symbayes")}
+        "versions": {name: _version(name) for name in ("torch", "curvlinops-for-pytorch", "laplace-torch", "symbayes")}
         | {"python": platform.python_version()},
         "commit": _said(["git", "describe", "--always", "--dirty", "--abbrev=40"]),
         "cpu": _cpu(),
@@ -116,6 +117,13 @@ def measure_network(name: str, settings: Settings) -> dict[str, Any]:
             measured[case]["memory"] = peak_memory(name, case, settings.size, settings.batch_size)
     differences = {fisher: work.difference(fisher) for fisher in ("exact", "empirical")} if peer else {}
     return {"cases": measured, "relative_differences": differences}
+
+
+def measure_evidences(settings: Settings) -> dict[str, Any]:
+    """The evidence, on every network that a peer can read."""
+    chosen = {name: network for name, network in NETWORKS.items() if name not in OURS_ONLY}
+    how = (settings.size, settings.batch_size, settings.repeats)
+    return {name: measure_evidence(network, *how) for name, network in chosen.items()}
 
 
 def measure_factored_paths(settings: Settings) -> dict[str, Any]:
@@ -158,6 +166,17 @@ def curvature_table(title: str, found: dict[str, Any]) -> Table:
             _megabytes(theirs),
         )
     table.add_row("eigenvalues of the factors", _gradients(cases["eigenvalues"]))
+    return table
+
+
+def evidence_table(found: dict[str, Any]) -> Table:
+    """Ours beside the peer, in gradients, and the evidence itself."""
+    table = Table(title="The log evidence by exact KFAC, in gradients", title_justify="left")
+    for column in ("network", "ours", "laplace-torch", "log evidence", "laplace-torch"):
+        table.add_column(column, justify="left" if column == "network" else "right")
+    for name, figures in found.items():
+        costs = (_gradients(figures["cases"][case]) for case in ("ours", "laplace-torch"))
+        table.add_row(NETWORKS[name].title, *costs, *(f"{value:.3f}" for value in figures["log evidence"].values()))
     return table
 
 
@@ -278,6 +297,7 @@ def _cpu() -> str:
 #: All measurements, by name.
 PARTS: dict[str, Callable[[Settings], Measured]] = {
     "curvature": measure_networks,
+    "evidence": partial(measure_rest, measure_evidences, evidence_table),
     "factored": partial(measure_rest, measure_factored_paths, factored_table),
     "invariance": partial(measure_rest, lambda s: measure_invariance(s.size, s.batch_size, s.repeats), invariance_table),
     "variational": partial(measure_rest, lambda s: measure_variational(s.batch_size, s.repeats), variational_table),
