@@ -14,7 +14,6 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from math import nan
 from types import TracebackType
 from typing import Any
 
@@ -82,9 +81,8 @@ class Capture:
         #: Sources that see the same for all data.
         self._fixed: set[str] = set()
         self._expanded: set[str] = set()
-        #: Free tensors of which every datum has a copy of its own, and whether any may have.
+        #: Free tensors of which every datum has a copy of its own.
         self.spread: set[str] = set()
-        self.spreads = True
         #: Whether the model takes what was expanded.
         self._proven = False
         #: What was recorded, and how often it had been written to by then: nn.Linear may add its bias in place.
@@ -143,7 +141,7 @@ class Capture:
         return [output for calls in self.outputs.values() for output in calls]
 
     def forget(self) -> None:
-        """What outputs depend on, and the order of data in maps that share a tensor, is found out again by the next inputs."""
+        """What outputs depend on, and whether data mix in tensors that they share, is found out again by the next inputs."""
         self._tracked = None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -189,6 +187,9 @@ class Capture:
             self.sites[name] = replace(site, parts=len(self.inputs[name]) // (len(inputs) * site.copies))
         if first and self.tied and self._misplaced([s.source for sites in self.tied.values() for s in sites], outputs):
             self.untie(list(self.tied))
+            return self.forward(inputs)
+        if first and self.spread and self._misplaced(sorted(self.spread), outputs):
+            self.spread = set()
             return self.forward(inputs)
         self._check_parts(outputs)
         self._proven = True
@@ -259,40 +260,35 @@ class Capture:
         """Free tensors with an axis for the data, along which each may have a copy of its own; together, if they may at all."""
         self.spread = set()
         tensors = held(self.model, differentiable=False)
-        looks = (inputs[:1].repeat(3, *(1,) * (inputs.ndim - 1)), inputs[:4])
-        may = [name for name in self.layout.free if tensors[name].shape[:1] == (1,)] if self.spreads else []
+        looks = (inputs[:1].repeat(3, *(1,) * (inputs.ndim - 1)), inputs)
+        may = [name for name in self.layout.free if tensors[name].shape[:1] == (1,)]
         if may and all(self._may_spread(may, tensors, look) for look in looks):
             return set(may)
         for look in looks:
             may = [name for name in may if self._may_spread([name], tensors, look)]
-        return set(may) if len(may) < 2 or self._may_spread(may, tensors, looks[1]) else set()
+        return set(may) if len(may) < 2 or self._may_spread(may, tensors, inputs) else set()
 
+    @torch.enable_grad()
     def _may_spread(self, names: Sequence[str], tensors: Mapping[str, Tensor], inputs: Tensor) -> bool:
-        """Whether outputs stay as they are, depend on these, and that of a datum on its own copies alone.
+        """Whether outputs stay as they are, and that of a datum depends on its own copies alone.
 
-        Data whose numbers differ in a bit are told apart: outputs of those that have it must be the same where copies of the
-        others are not numbers, which not even a factor of zero hides.
+        Data whose numbers differ in a bit are told apart by a backward pass from those that have it, and one from others.
         """
         copies = {name: tensors[name].expand(len(inputs), *tensors[name].shape[1:]).requires_grad_() for name in names}
         numbers = torch.arange(len(inputs), device=inputs.device)
         halves = [numbers >> bit & 1 == has for bit in range(max(1, (len(inputs) - 1).bit_length())) for has in (0, 1)]
-
-        def call(own: Mapping[str, Tensor]) -> Tensor:
-            return call_with(self.model, {**tensors, **own}, inputs)
-
         try:
-            with torch.enable_grad():
-                outputs = call(copies)
-                column = torch.arange(1.0, outputs.shape[1] + 1).to(outputs).expand_as(outputs)
-                gradients = torch.autograd.grad(outputs, list(copies.values()), column, materialize_grads=True)
-            with torch.no_grad():
-                same = [torch.allclose(call({}), outputs, 1e-3, 1e-5)]
-                for half in halves:
-                    found = call({name: each.where(_along(half, each), nan) for name, each in copies.items()})
-                    same.append(torch.allclose(found[half], outputs[half], 1e-3, 1e-5))
+            outputs, plain = (call_with(self.model, {**tensors, **each}, inputs) for each in (copies, {}))
+            column, own = torch.arange(1.0, outputs.shape[1] + 1).to(outputs), list(copies.values())
+            found = [
+                torch.autograd.grad((outputs[half] * column).sum(), own, retain_graph=True, materialize_grads=True)
+                for half in halves
+            ]
         except (RuntimeError, ValueError, IndexError):
             return False
-        return all(same) and all(bool(gradient.any()) for gradient in gradients)
+        apart = all(not each[~half].any() for half, some in zip(halves, found, strict=True) for each in some)
+        used = all(any(some[at].any() for some in found) for at in range(len(names)))
+        return torch.allclose(outputs, plain, 1e-3, 1e-5) and apart and used
 
     def _run(self, inputs: Tensor) -> Tensor:
         """A recorded forward pass; of copies where an operation in place (nn.ReLU(inplace=True)) changes what is recorded."""
@@ -458,15 +454,10 @@ def _not_of_data(name: str, words: str) -> RuntimeError:
     )
 
 
-def _along(data: Tensor, like: Tensor) -> Tensor:
-    """A number for each datum, with as many axes as another tensor."""
-    return data.view(-1, *(1,) * (like.ndim - 1))
-
-
 def _scales(gradients: Tensor, scaled: Tensor, factors: Float[Tensor, " n"]) -> bool:
     """Whether gradients of the parts of each datum were multiplied by its factor, where they are more than rounding."""
-    expected = gradients * _along(factors.repeat_interleave(len(gradients) // len(factors)), gradients)
-    size, wrong = (each.flatten(1).norm(dim=1) for each in (gradients, scaled - expected))
+    expected = gradients * factors.repeat_interleave(len(gradients) // len(factors)).view(-1, *(1,) * (gradients.ndim - 1))
+    size, wrong = (each.reshape(len(each), -1).norm(dim=1) for each in (gradients, scaled - expected))
     return not (wrong > _NEAR * size + _NEAR**2 * size.max()).any()
 
 

@@ -252,9 +252,9 @@ def _close(found: Tensor, wanted: Tensor, bound: float) -> bool:
     return float(torch.where(finite, found.double() - wanted.double(), 0.0).norm()) <= bound
 
 
-#: Models that were checked, whether columns go back one by one, tensors that maps share, and whether data may have copies of
-#: others; and the one that need not be checked again.
-_CHECKED: WeakKeyDictionary[nn.Module, tuple[bool, frozenset[str], bool]] = WeakKeyDictionary()
+#: Models that were checked, whether columns go back one by one, and tensors that maps share; and the one that need not be
+#: checked again.
+_CHECKED: WeakKeyDictionary[nn.Module, tuple[bool, frozenset[str]]] = WeakKeyDictionary()
 _TRUSTED: ContextVar[nn.Module | None] = ContextVar("trusted", default=None)
 
 
@@ -273,8 +273,7 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
     """Refuse a model whose captured gradients are not torch's own on the first of some data; what these are.
 
     Where torch has no right rule to send several columns back at once, they go one by one from then on; and where a tensor that
-    maps share is used in another way as well, or one of which data had copies of their own, its gradients are taken datum by
-    datum.
+    maps share is used in another way as well, its gradients are taken datum by datum.
 
     Raises:
         RuntimeError: If they do not agree, naming a tensor; or as `reference_of` says.
@@ -286,9 +285,6 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
     if reference is None:
         return None
     wrong = _unlike_or_refused(capture, reference)
-    if wrong is not None and capture.spread:
-        capture.spread, capture.spreads = set(), False
-        wrong = _unlike_or_refused(capture, reference)
     if wrong is not None and capture.tied:
         capture.untie(list(capture.tied))
         wrong = _unlike_or_refused(capture, reference)
@@ -301,7 +297,7 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
             "would be wrong. Use it in that module alone, give each use a parameter of its own, freeze it "
             "(requires_grad=False), or use Ggn() or Lanczos(), which do not look into modules."
         )
-    _CHECKED[capture.model] = capture.one_by_one, frozenset(capture.tied), capture.spreads
+    _CHECKED[capture.model] = capture.one_by_one, frozenset(capture.tied)
     capture.forget()  # what the inputs of this check depend on, which is nothing
     return reference
 
@@ -315,8 +311,7 @@ def checked_capture(model: nn.Module) -> Capture:
 
 def follow_check(capture: Capture) -> None:
     """Capture as the last check of the model found right; with nothing taken on trust where there was none."""
-    usual = capture.one_by_one, frozenset[str](), capture.spreads
-    capture.one_by_one, tied, capture.spreads = _CHECKED.get(capture.model, usual)
+    capture.one_by_one, tied = _CHECKED.get(capture.model, (capture.one_by_one, frozenset()))
     capture.untie(capture.tied.keys() - tied)
 
 

@@ -74,8 +74,14 @@ def decompose(
                 found[id(factor)] = factor
     every = list(found.values())
     owners = _owners(every, processes.count)
-    with processes.together():
-        _solve([factor for factor in every if owners.get(id(factor), processes.rank) == processes.rank], vectors, dtype)
+    try:
+        with processes.together():
+            _solve([factor for factor in every if owners.get(id(factor), processes.rank) == processes.rank], vectors, dtype)
+    except Exception:
+        for factor in every:  # or some processes would have what others have not
+            for name in ("eigenvalues", "eigenvectors"):
+                vars(factor).pop(name, None)
+        raise
     if owners:
         _exchange([(factor, owners[id(factor)]) for factor in every if id(factor) in owners], vectors, processes)
 
