@@ -302,13 +302,6 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
     return reference
 
 
-def checked_capture(model: nn.Module) -> Capture:
-    """A capture as the last check of a model found right, for what is not worth another."""
-    capture = Capture(model)
-    follow_check(capture)
-    return capture
-
-
 def follow_check(capture: Capture) -> None:
     """Capture as the last check of the model found right; with nothing taken on trust where there was none."""
     capture.one_by_one, tied = _CHECKED.get(capture.model, (capture.one_by_one, frozenset()))

@@ -43,7 +43,7 @@ from symbayes.curvature.blocks import (
     SecondMoment,
 )
 from symbayes.curvature.capture import Capture, depends_on_more
-from symbayes.curvature.check import check_capture, checked_capture
+from symbayes.curvature.check import check_capture, follow_check
 from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.diagonal import DiagonalAccumulator
 from symbayes.curvature.evaluate import rounded, tensor_cores
@@ -109,9 +109,10 @@ class Kfac(Rule):
         size = self.batch_size
         if size is None:
             # Where there are no factors, and blocks of more than a number, gradients of single data are held.
-            own = weights(model)
+            own, capture = weights(model), Capture(model)
+            follow_check(capture)
             # Others have an axis for the data, or are known to come with those of maps.
-            free = [name for name in checked_capture(model).free if own[name].shape[:1] != (1,)]
+            free = [name for name in capture.free if own[name].shape[:1] != (1,)]
             held = free or any(accumulator.beside for accumulator in accumulators().values())
             size = _DATA if held else data_at_once(model, data)
         return swept_curvature(

@@ -11,6 +11,7 @@ from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
 from symbayes.data.source import TensorSource
 from symbayes.likelihoods.classes import Categorical
+from tests.curvature.test_blind_spots import OneByOne
 
 
 class Tokens(nn.Module):
@@ -197,20 +198,6 @@ def test_models_see_finite_numbers_alone():
     assert model.mean.isfinite()
 
 
-class Alone(torch.autograd.Function):
-    """A tanh of which torch can send back one column at a time, and not several."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.tanh()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return torch.empty_like(x).copy_(gradient * (1 - x.tanh() ** 2))
-
-
 def test_copies_stay_where_columns_go_back_one_by_one():
     model, data = made(Tokens), points()
 
@@ -219,7 +206,7 @@ def test_copies_stay_where_columns_go_back_one_by_one():
         return model.head(bend(model.norm(model.layer(tokens)))[:, 0])
 
     found = []
-    for bend in (Alone.apply, torch.tanh):
+    for bend in (OneByOne.apply, torch.tanh):
         model.forward = lambda x, bend=bend: forward(x, bend)
         found.append(Diagonal().curvature(model, data, Categorical()).blocks)
     for name in ("first", "places"):
