@@ -72,7 +72,8 @@ _THREE = Setting(
         width=80,
         hidden=3,
         integrator=RungeKutta(1),
-        samples=8,
+        samples=16,
+        final_samples=128,
         batch_size=200,
         updates=9000,
         learning_rate=2e-3,
@@ -85,7 +86,7 @@ _THREE = Setting(
 )
 #: Towards the paper's scripts, one difference after the other: their steps, their integrator, their network, their schedule.
 #: They have a thousand epochs and a hundred transformations, which `--epochs` and `--samples` give, and begin at random.
-_LONG = replace(_THREE, step=1.0, search=replace(_THREE.search, integrator=RungeKutta(2)))
+_LONG = replace(_THREE, step=1.0, search=replace(_THREE.search, integrator=RungeKutta(2), samples=8, final_samples=32))
 _EULER = replace(_LONG, search=replace(_LONG.search, integrator=Euler(10)))
 _ELU = replace(_EULER, search=replace(_EULER.search, width=250, activation="elu"))
 _TALK = replace(_ELU, search=replace(_ELU.search, batch_size=1000, updates=4000, learning_rate=1e-3, rate=0.01, samples=16))
