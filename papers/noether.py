@@ -84,12 +84,15 @@ _THREE = Setting(
     first=4000,
     system="3-body-2d",
 )
-#: Towards the paper's scripts, one difference after the other: their steps, their integrator, their network, their schedule.
-#: They have a thousand epochs and a hundred transformations, which `--epochs` and `--samples` give, and begin at random.
+#: Towards the paper's scripts, one difference after the other: their steps, their integrator, their network, their batches and
+#: rate of weights, their rate of observables. Learned symmetries are then not compared with a plain energy, as there. They have
+#: a thousand epochs and a hundred transformations, which `--epochs` and `--samples` give, and begin at random.
 _LONG = replace(_THREE, step=1.0, search=replace(_THREE.search, integrator=RungeKutta(2), samples=8, final_samples=32))
 _EULER = replace(_LONG, search=replace(_LONG.search, integrator=Euler(10)))
 _ELU = replace(_EULER, search=replace(_EULER.search, width=250, activation="elu"))
-_TALK = replace(_ELU, search=replace(_ELU.search, batch_size=1000, updates=4000, learning_rate=1e-3, rate=0.01, samples=16))
+_THEIRS = replace(_ELU.search, batch_size=1000, updates=4000, learning_rate=1e-3, samples=16, against_plain=False)
+_BATCH = replace(_ELU, search=_THEIRS)
+_TALK = replace(_BATCH, search=replace(_BATCH.search, rate=0.01))
 #: By name, which is that of a system, or says how it differs.
 SETTINGS: Mapping[str, Setting] = {
     "oscillator": Setting(7, 4, 0.2, Start(1.0, 0.5), lambda: unitary(1), Search(quantities=1, measure="uniform")),
@@ -99,6 +102,7 @@ SETTINGS: Mapping[str, Setting] = {
     "3-body-2d-long": _LONG,
     "3-body-2d-euler": _EULER,
     "3-body-2d-elu": _ELU,
+    "3-body-2d-batch": _BATCH,
     "3-body-2d-talk": _TALK,
 }
 
