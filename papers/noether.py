@@ -6,7 +6,7 @@ their symmetry and in nothing else. Errors are one step ahead, on three sets of 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from math import log, pi
 from pathlib import Path
@@ -45,7 +45,6 @@ class Setting:
         oracle: The symmetries known beforehand.
         search: Settings of all models.
         scaled: Whether networks see states in units in which they are of size one; otherwise as they are.
-        first: Updates of a plain network, whose energy all models begin with.
         system: What moves, where these settings have another name.
     """
 
@@ -56,7 +55,6 @@ class Setting:
     oracle: Callable[[], Quadratics]
     search: Search = field(default_factory=Search)
     scaled: bool = True
-    first: int = 0
     system: str | None = None
 
 
@@ -75,13 +73,13 @@ _THREE = Setting(
         samples=16,
         final_samples=128,
         batch_size=200,
-        updates=9000,
+        updates=13_000,
+        first=4 / 13,
         learning_rate=2e-3,
         rate=0.001,
         annealing=0.02,
     ),
     scaled=False,
-    first=4000,
     system="3-body-2d",
 )
 #: Towards the paper's scripts, one difference after the other: their steps, their integrator, their network, their batches and
@@ -90,14 +88,14 @@ _THREE = Setting(
 _LONG = replace(_THREE, step=1.0, search=replace(_THREE.search, integrator=RungeKutta(2), samples=8, final_samples=32))
 _EULER = replace(_LONG, search=replace(_LONG.search, integrator=Euler(10)))
 _ELU = replace(_EULER, search=replace(_EULER.search, width=250, activation="elu"))
-_THEIRS = replace(_ELU.search, batch_size=1000, updates=4000, learning_rate=1e-3, samples=16, against_plain=False)
+_THEIRS = replace(_ELU.search, batch_size=1000, updates=8000, first=0.5, learning_rate=1e-3, samples=16, against_plain=False)
 _BATCH = replace(_ELU, search=_THEIRS)
 _TALK = replace(_BATCH, search=replace(_BATCH.search, rate=0.01))
 #: By name, which is that of a system, or says how it differs.
 SETTINGS: Mapping[str, Setting] = {
     "oscillator": Setting(7, 4, 0.2, Start(1.0, 0.5), lambda: unitary(1), Search(quantities=1, measure="uniform")),
-    "2-oscillators": Setting(40, 10, 0.2, Start(1.0, 0.5), lambda: unitary(2), Search(quantities=8)),
-    "3-oscillators": Setting(60, 10, 0.2, Start(1.0, 0.5), lambda: unitary(3), Search(quantities=18, updates=2500)),
+    "2-oscillators": Setting(40, 10, 0.2, Start(1.0, 0.5), lambda: unitary(2), Search(quantities=8, first=0.3)),
+    "3-oscillators": Setting(60, 10, 0.2, Start(1.0, 0.5), lambda: unitary(3), Search(quantities=18, updates=2500, first=0.3)),
     "3-body-2d": _THREE,
     "3-body-2d-long": _LONG,
     "3-body-2d-euler": _EULER,
@@ -168,25 +166,20 @@ def learn(
         seed=row.seed,
     )
     symmetries: dict[str, str | Quadratics] = {PLAIN: "none", LEARNED: "quadratic", ORACLE: setting.oracle()}
-    from_data = partial(
-        learn_energy,
+    found = learn_energy(
         train,
+        symmetry=symmetries[row.method],
         noise=NOISE,
+        search=search,
         held_out=test_sets(moves(row.system), setting.step)["test"],
         units=None if setting.scaled else Scaling.none(train),
         system=system,
         device=device,
         seed=row.seed,
+        each_epoch=each_epoch,
         progress=False,
+        **keeping(folder, options),
     )
-    begin = None
-    if setting.first:
-        usual = Search()
-        plain = replace(search, updates=setting.first, learning_rate=usual.learning_rate, annealing=usual.annealing)
-        begin = from_data(symmetry="none", search=plain, **keeping(folder, options, "first"))
-        refuse_partial(begin)
-    last = keeping(folder, options, "last")
-    found = from_data(symmetry=symmetries[row.method], search=search, begin=begin, each_epoch=each_epoch, **last)
     refuse_partial(found)
     return found
 

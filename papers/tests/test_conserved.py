@@ -16,7 +16,7 @@ from symbayes.dynamics.systems import TESTS, Start
 from symbayes.dynamics.trajectories import simulate
 from symbayes.text import number
 
-QUICK = Search(quantities=2, width=6, hidden=1, samples=2, final_samples=2, updates=2)
+QUICK = Search(quantities=2, width=6, hidden=1, samples=2, final_samples=2, updates=4, first=0.5)
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def _small(monkeypatch):
         return {name: simulate(system, trajectories=3, steps=3, step=step, start=start) for name, start in TESTS.items()}
 
     settings = noether.SETTINGS["oscillator"]
-    small = noether.Setting(3, 2, 0.2, Start(1.0, 0.5), settings.oracle, QUICK, first=2)
+    small = noether.Setting(3, 2, 0.2, Start(1.0, 0.5), settings.oracle, QUICK)
     monkeypatch.setattr(noether, "SETTINGS", {"oscillator": small})
     monkeypatch.setattr("papers.demos.conserved.SETTINGS", {"oscillator": small})
     monkeypatch.setattr(noether, "test_sets", few)

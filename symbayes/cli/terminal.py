@@ -20,7 +20,7 @@ from symbayes.cli.study import Progress
 from symbayes.data.folders import locked, remove_folder
 from symbayes.errors import BusyError, NotFiniteError
 from symbayes.report.page import FigureTable
-from symbayes.training.checkpoint import RUNNING, is_checkpoint
+from symbayes.training.checkpoint import RUNNING, is_checkpoint, parts_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -119,7 +119,7 @@ def run_folder(out: Path, *, holds: Sequence[str], overwrite: bool, resume: bool
     check_folder(out)
     with locked(out / RUNNING, f"Another process is at work in {out}. Wait until it ends, or name another folder."):
         checkpoint = out / CHECKPOINT
-        begun = is_checkpoint(checkpoint)
+        begun = any(map(is_checkpoint, parts_of(checkpoint)))
         if begun and not (overwrite or resume):
             raise typer.BadParameter(
                 f"{out} holds a training that was interrupted ({CHECKPOINT}). Go on with it: --resume. Or begin anew: "

@@ -20,7 +20,7 @@ from symbayes.dynamics.summary import DISCOVERY
 from symbayes.report.live import live_page
 from symbayes.report.page import with_notice
 from symbayes.report.runs import PAGE, make_page
-from symbayes.training.checkpoint import RUNNING, is_checkpoint
+from symbayes.training.checkpoint import RUNNING, is_checkpoint, parts_of
 from symbayes.training.live import LIVE, read_live
 from symbayes.training.record import SUMMARY
 
@@ -47,7 +47,8 @@ def look(folder: Path) -> Seen:
         ValueError: If there is none, or it is damaged.
     """
     inner = folder / CHECKPOINT
-    place = inner if inner.is_dir() else folder
+    parts = parts_of(inner if inner.is_dir() else folder)
+    place = max((part for part in parts if (part / LIVE).is_file()), key=lambda part: _time(part / LIVE), default=parts[0])
     live, results = read_live(place), [at for name in (SUMMARY, DISCOVERY) if (at := place_of(folder, name)) is not None]
     if is_locked(folder / RUNNING):
         done = live is not None and live.history[-1].epoch >= live.history[-1].epochs
@@ -62,7 +63,7 @@ def look(folder: Path) -> Seen:
         return Seen(words, False, lambda: with_notice(make_page(folder), words))
     if live is not None:
         last = live.history[-1]
-        onward = "Go on by --resume." if is_checkpoint(place) else "There is no checkpoint of it to go on from."
+        onward = "Go on by --resume." if any(map(is_checkpoint, parts)) else "There is no checkpoint of it to go on from."
         words = f"Nothing trains here now: it was interrupted after epoch {last.epoch} of {last.epochs}. {onward}"
         if last.epoch >= last.epochs:
             words = "Training has ended. Its result was not saved in this folder, so that this is the last that is known of it."

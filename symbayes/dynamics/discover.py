@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -224,7 +224,6 @@ def learn_energy(
     noise: float | None = None,
     search: Search | None = None,
     held_out: Trajectories | float = 0.2,
-    begin: EnergyDiscovery | None = None,
     units: Scaling | None = None,
     system: System | str | None = None,
     device: str | torch.device = "cpu",
@@ -240,8 +239,9 @@ def learn_energy(
 
     The energy is a network that is averaged over the flows of learned observables; how far, the evidence says. Where an
     observable is conserved, the average costs nothing and leaves less to fit with, so it grows; others vanish. It is Noether's
-    razor (van der Ouderaa, van der Wilk and de Haan 2024). Where data are few, observables may settle at what does not hold; so
-    a plain energy is learned as well, with as many updates, and the higher bound decides (`EnergyDiscovery.gain`).
+    razor (van der Ouderaa, van der Wilk and de Haan 2024). A plain energy comes first where that helps (`Search.first`). Where
+    data are few, observables may settle at what does not hold; so a plain energy is learned as well, with as many updates, and
+    the higher bound decides (`EnergyDiscovery.gain`).
 
     Args:
         trajectories: Or an array [trajectories, times, coordinates] of positions and then momenta.
@@ -252,13 +252,11 @@ def learn_energy(
         search: Settings.
         held_out: On which conserved quantities are checked: trajectories, or the share of the given ones to set apart. The
             longer they are, the more they say; a single one that is cut in time is followed from its start.
-        begin: A discovery in the same data whose energy to begin with, such as that of a plain network. Where a system is hard
-            to fit, symmetries that hold only roughly are found first, and kept; beside an energy that fits they are not.
-        units: In which the network sees states; those of `begin`, or those in which they are of size one when None.
+        units: In which the network sees states; those in which they are of size one when None.
         system: What made the trajectories, or its name, where that is known: a truth to compare with, and nothing else.
         device: Where to compute.
         seed: For initial weights, draws and the order of data.
-        each_epoch: Called with what training says after every epoch.
+        each_epoch: Called with what training says after every epoch, but for those of plain energies before and beside it.
         progress: Whether to show a bar.
         checkpoint: A folder in which training is kept while it goes on; as in `fit`.
         checkpoint_every: Seconds from one checkpoint to the next.
@@ -289,58 +287,87 @@ def learn_energy(
         raise ValueError(
             f"The system must have {train.degrees} degrees of freedom, as the trajectories; {truth.name} has {truth.degrees}."
         )
-    units = units if units is not None else begin.units if begin is not None else Scaling.of(train)
-    kept = checkpoint_of(checkpoint, checkpoint_every, resume)
-    beside = None if checkpoint is None else checkpoint_of(Path(checkpoint) / PLAIN, checkpoint_every, resume)
-    if beside is not None and not resume and is_checkpoint(beside.folder):
-        raise ValueError(
-            f"{beside.folder} holds the checkpoint of a training, that of the plain energy beside this one. Go on with "
-            "resume=True, or use another folder, or remove that one."
-        )
-    training = _Training(train, units, search, noise, begin, torch.device(device), seed, progress)
+    units = units if units is not None else Scaling.of(train)
+    training = _Training(train, units, noise, torch.device(device), seed, progress)
+    kept, *beside = (
+        None if checkpoint is None else checkpoint_of(Path(checkpoint) / part, checkpoint_every, resume)
+        for part in ("", FIRST, PLAIN)
+    )
+    for part in beside:
+        if part is not None and not resume and is_checkpoint(part.folder):
+            raise ValueError(
+                f"{part.folder} holds the checkpoint of a training, that of a plain energy beside this one. Go on with "
+                "resume=True, or use another folder, or remove that one."
+            )
     followed = known if len(known) == 1 and not isinstance(held_out, Trajectories) else rest  # one that was cut in time
-    with deterministic_algorithms(torch.device(device)) if deterministic else nullcontext():
-        result, history = training.run(symmetry, each_epoch, kept)
-        seconds = result.history[-1].seconds
-        found = EnergyDiscovery(
-            result, units, search, train, rest, truth, history, seconds, followed, is_partial=result.is_partial
+
+    def discovered(run: _Run) -> EnergyDiscovery:
+        partial = run.result.is_partial
+        return EnergyDiscovery(
+            run.result, units, search, train, rest, truth, run.history, run.seconds, followed, is_partial=partial
         )
-        if not search.against_plain or symmetry not in LEARNED or result.is_partial:
+
+    first, then = search.parts(symmetry, len(train) * (train.states.shape[1] - 1))
+    with deterministic_algorithms(torch.device(device)) if deterministic else nullcontext():
+        if first is not None:
+            before = training.run(PLAIN, first, lambda record: None, beside[0])
+            if before.result.is_partial:
+                return discovered(before)
+            training = replace(training, before=before)
+        found = discovered(training.run(symmetry, then, each_epoch, kept))
+        if not search.against_plain or symmetry not in LEARNED or found.is_partial:
             return found
-        result, history = training.run(PLAIN, lambda record: None, beside)
-    if result.is_partial:
+        plain = discovered(training.run(PLAIN, then, lambda record: None, beside[1]))
+    if plain.is_partial:
         return replace(found, is_partial=True)
-    plain = replace(found, result=result, history=history, seconds=result.history[-1].seconds)
     gain = plain.evidence["negative_elbo"] - found.evidence["negative_elbo"]
     return replace(found if gain >= 0 else plain, gain=gain)
 
 
 #: No symmetry, and those that are learned.
 PLAIN, LEARNED = "none", ("quadratic", "neural")
+#: Where beside a checkpoint that of a plain energy is kept, which it begins with.
+FIRST = "first"
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What training gave, what is noted of its epochs, and seconds; with those of what it began with."""
+
+    result: Result
+    history: tuple[DiscoveryRecord, ...]
+    seconds: float
 
 
 @dataclass(frozen=True)
 class _Training:
-    """Of an energy under some symmetry, with all else the same."""
+    """Of an energy under some symmetry, with all else the same.
+
+    Args:
+        before: A plain energy to begin with.
+    """
 
     train: Trajectories
     units: Scaling
-    search: Search
     noise: float | None
-    begin: EnergyDiscovery | None
     device: torch.device
     seed: int
     progress: bool
+    before: _Run | None = None
 
     def run(
-        self, symmetry: str | Quadratics, each_epoch: Callable[[Record], None], checkpoint: Checkpoint | None
-    ) -> tuple[Result, tuple[DiscoveryRecord, ...]]:
-        """What training gave, and what is noted of its epochs."""
-        search, units = self.search, self.units
+        self,
+        symmetry: str | Quadratics,
+        search: Search,
+        each_epoch: Callable[[Record], None],
+        checkpoint: Checkpoint | None,
+    ) -> _Run:
+        """Train."""
+        units = self.units
         inside = units.entered(self.train).float()
         model = search.model(inside, units, symmetry, self.seed).to(self.device)
-        if self.begin is not None:
-            _begin_with(self.begin, model, units, search.activation)
+        if self.before is not None:
+            model.net.load_state_dict(cast(HamiltonianNetwork, self.before.result.model).net.state_dict())
         likelihood = Gaussian(0.1, outputs=2 * self.train.degrees)
         if self.noise is not None:
             likelihood.log_noise.data.copy_((self.noise / units.scale).log())
@@ -370,7 +397,9 @@ class _Training:
             beside={"history": history},
             stoppable=True,
         )
-        return result, tuple(history.records)
+        earlier, seconds = (self.before.history, self.before.seconds) if self.before is not None else ((), 0.0)
+        later = (replace(record, epoch=len(earlier) + record.epoch) for record in history.records)
+        return _Run(result, (*earlier, *later), seconds + result.history[-1].seconds)
 
 
 class _History:
@@ -388,22 +417,6 @@ class _History:
         if before != self.search:
             raise ValueError(f"A search must go on with the settings it began with, {before}; got {self.search}.")
         self.records = from_json(state["records"], list[DiscoveryRecord], "history")
-
-
-def _begin_with(begin: EnergyDiscovery, model: HamiltonianNetwork, units: Scaling, activation: str) -> None:
-    """Copy the energy of another network, which must be of the same form.
-
-    Raises:
-        ValueError: If it is of another form, or in other units.
-    """
-    shapes = [{name: tuple(value.shape) for name, value in each.net.state_dict().items()} for each in (begin.model, model)]
-    same = begin.search.activation == activation
-    if not same or shapes[0] != shapes[1] or not torch.equal(begin.units.scale, units.scale) or begin.units.time != units.time:
-        raise ValueError(
-            "The discovery to begin with must have the width, the hidden layers, the activation, the coordinates and the units "
-            "of the new one. Use the same settings and data for both."
-        )
-    model.net.load_state_dict(begin.model.net.state_dict())
 
 
 def check_device(device: str | torch.device) -> None:

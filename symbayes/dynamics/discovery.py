@@ -34,8 +34,6 @@ from symbayes.dynamics.verdict import Verdict
 
 #: Trajectories in pictures, and states at which brackets are taken.
 SHOWN, POINTS = 4, 200
-#: Of the largest term of a sum, what one has at least by which all others are divided.
-_UNIT = 0.2
 
 
 class Discovery(ABC):
@@ -188,8 +186,7 @@ class TermsDiscovery(Discovery):
 
     def _read(self, found: Sum, follows: bool, verdict: Verdict) -> Quantity:
         """A sum as a formula, whose first large term has the coefficient one."""
-        sizes = (found.library(self.learned_from.states.flatten(0, 1)) * found.coefficients).std(0)
-        unit = found.coefficients[int((sizes >= _UNIT * sizes.max()).nonzero()[0])]
+        unit = found.unit(self.learned_from.states.flatten(0, 1))
         fitted, errors = (each / unit for each in refitted(found, self.judged_on))
         learned = found.coefficients / unit
         terms = tuple(

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from symbayes.dynamics.constant import by_variation, smoothed
 from symbayes.dynamics.denoising import denoised
+from symbayes.dynamics.library import libraries
 from symbayes.dynamics.observables import (
     Observables,
     Quadratics,
@@ -23,6 +24,7 @@ from symbayes.dynamics.observables import (
     with_coefficients,
 )
 from symbayes.dynamics.phase import Observable, States
+from symbayes.dynamics.terms import Sum, along_slopes
 from symbayes.dynamics.trajectories import Scaling, Trajectories
 from symbayes.dynamics.verdict import ENOUGH, Verdict, controlled, judge_either_way
 
@@ -262,10 +264,14 @@ def read_observables(
     threshold: float,
     followed: Trajectories | None = None,
 ) -> list[Quantity]:
-    """Those whose flows are not negligible, of any form; how fast they move states of size one is their strength."""
-    inside = (held_out.states.double() / units.scale).flatten(0, 1)
+    """Those whose flows are not negligible, of any form; how fast they move states of size one is their strength.
+
+    Each is said to be a function of a short sum of terms, where there is one whose slopes are along its own.
+    """
+    states = held_out.states.double().flatten(0, 1)
+    inside, sources = states / units.scale, libraries(held_out.names, states)
     exact = deepcopy(observables).cpu().double()
-    slopes = torch.func.vmap(torch.func.jacrev(lambda x: exact(x[None])[0]))(inside)
+    slopes = torch.func.vmap(torch.func.jacrev(lambda x: exact(x[None])[0]))(inside).detach()
     strengths = slopes.square().sum(-1).mean(0).sqrt().tolist()
     long = _along(monomials, followed or held_out)
     reference = typical(long, long.flatten(0, 1).var(0))
@@ -275,7 +281,9 @@ def read_observables(
         size = float(_along(observable, learned_from).std())
         variation, error = constancy(_along(observable, held_out), size)
         if strength > threshold:
-            name, time = f"C{index + 1}, a network", (followed or held_out).duration
+            read = along_slopes(slopes[:, index] / units.scale, states, sources)
+            words = "network" if read is None else f"function of {_sum_words(read, states)}"
+            name, time = f"C{index + 1}, a {words}", (followed or held_out).duration
             drift = constancy(_along(observable, followed or held_out), size)[0] / max(reference, _LEAST)
             found.append(Quantity(name, (), strength, variation, error, observable, time, reference, drift))
     return found
@@ -299,6 +307,11 @@ def _quadratic(row: Float[Tensor, " c"], states: States) -> Float[Tensor, " n"]:
 
 def _of_any_form(observables: Observables, units: Scaling, index: int, states: States) -> Float[Tensor, " n"]:
     return units.action * observables(states / units.scale)[:, index]
+
+
+def _sum_words(found: Sum, states: States) -> str:
+    learned = (found.coefficients / found.unit(states)).tolist()
+    return formula([Term(*term) for term in zip(found.library.names, learned, strict=True)])
 
 
 def formula(terms: Sequence[Term]) -> str:

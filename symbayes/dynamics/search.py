@@ -1,6 +1,6 @@
 """How conserved quantities are sought: settings, and the model that they say."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Generator
@@ -16,6 +16,8 @@ from symbayes.training.trainer import Schedule
 
 #: What varies by less along trajectories that were left out, relative to other quadratics, begins in full.
 _CONSTANT = 1 / 3
+#: The usual share of updates that a plain energy has first, and of how many batches there must be data for it.
+_FIRST, _BATCHES = 0.3, 4
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,10 @@ class Search:
         measure: How far to go along observables: "uniform", "ball" or "gaussian".
         samples: Transformations that the energy is averaged over in a step.
         final_samples: And at the end, as a fixed set.
-        updates: Steps of training.
+        updates: Steps of training, in all.
+        first: Share of them with which a plain energy is learned, that all else begins with: symmetries of an energy that does
+            not fit yet may be of another. None for 0.3 where quadratics are learned from four batches of pairs of states or
+            more, and otherwise for none: from fewer a plain energy fits noise, too, and that is not unlearned.
         batch_size: Pairs of states in a step.
         learning_rate: Of the energy, at the start.
         rate: Of observables.
@@ -56,6 +61,7 @@ class Search:
     samples: int = 16
     final_samples: int = 32
     updates: int = 1500
+    first: float | None = None
     batch_size: int = 100
     learning_rate: float = 5e-3
     rate: float = 0.01
@@ -72,6 +78,8 @@ class Search:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {self.activation!r}.")
+        if self.first is not None and not 0 <= self.first < 1:
+            raise ValueError(f"first must be a share of the updates, from 0 up to less than 1; got {self.first:g}.")
         for name in ("start", "threshold"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name):g}.")
@@ -105,6 +113,15 @@ class Search:
             spread_rate=1.0,
             extent_rate=self.rate,
         )
+
+    def parts(self, symmetry: str | Quadratics, pairs: int) -> "tuple[Search | None, Search]":
+        """Settings of a plain energy to begin with, at the usual rates, or None where there is none; and of what goes on."""
+        usual = _FIRST if symmetry == "quadratic" and pairs >= _BATCHES * self.batch_size else 0.0
+        count = round(self.updates * (usual if self.first is None else self.first))
+        if not count:
+            return None, self
+        plain = replace(self, updates=count, learning_rate=Search.learning_rate, annealing=Search.annealing)
+        return plain, replace(self, updates=self.updates - count)
 
     def schedule(self, pairs: int) -> Schedule:
         """As many epochs as make up the updates."""

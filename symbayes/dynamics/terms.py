@@ -37,6 +37,11 @@ _SAME = 1e-11
 _DEPENDENT, _MORE, _MOST = 1e-3, 5.0, 0.03
 #: How many states slopes are compared at, and how many sums are looked at, most of them functions of others.
 _POINTS, _TRIES = 500, 40
+#: Of the square of a slope, where a sum is to say what a network has learned: what may be across it at most; what is not told
+#: apart, since the network is not exact; and how many trajectories its states count as, since it errs at all alike.
+_ACROSS, _INEXACT, _ALIKE = 0.02, 2e-3, 4
+#: Of the largest term of a sum, what one has at least by which all others are divided.
+_UNIT = 0.2
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,11 @@ class Sum:
     def __call__(self, states: States) -> Float[Tensor, " n"]:
         """Its value at every state."""
         return self.library(states) @ self.coefficients
+
+    def unit(self, states: States) -> Float[Tensor, ""]:
+        """The coefficient of its first large term, by which a formula divides all others."""
+        sizes = (self.library(states) * self.coefficients).std(0)
+        return self.coefficients[int((sizes >= _UNIT * sizes.max()).nonzero()[0])]
 
     def slopes(self, states: States) -> States:
         """Its gradient at every state."""
@@ -178,14 +188,14 @@ def shortened(library: Library, moments: Moments, allowed: Sequence[int], longes
         longest: How many it has at most.
     """
     places, best = list(allowed), (np.inf, np.inf, list[int](), np.zeros(0))
-    observations, costs = _INDEPENDENT * moments.trajectories, library.costs
+    costs = library.costs
     while places:
         left, coefficients = moments.most_constant(places)
         if len(places) <= longest:
             cost = sum(costs[place] for place in places)
-            score = observations * np.log(left + moments.resolution) + _PENALTY * cost * np.log(observations)
+            score = _score(left + moments.resolution, cost, moments.trajectories)
             if score < best[0]:
-                best = (float(score), left, list(places), coefficients)
+                best = (score, left, list(places), coefficients)
         order = np.argsort(np.abs(coefficients))
         gone = max(1, len(places) // 12) if len(places) > 2 * longest else 1
         places = [places[place] for place in sorted(order[gone:])]
@@ -277,6 +287,61 @@ def outside(slopes: States, others: Sequence[States]) -> float:
         basis.append(other / other.norm(dim=1, keepdim=True).clamp(min=1e-12 * float(other.norm())))
         rest = rest - (rest * basis[-1]).sum(1, keepdim=True) * basis[-1]
     return float(rest.square().sum() / slopes.square().sum())
+
+
+def along_slopes(slopes: States, states: States, libraries: Sequence[Library], longest: int = 4) -> Sum | None:
+    """The short sum whose slopes are along those given, so that either is a function of the other; None if there is none.
+
+    Sums are found as those are that are most constant, with what of their slopes is across those given in place of what varies
+    along trajectories. States where a sum is steep would decide alone: so it is sought again with all states weighed as if it
+    were equally steep everywhere, and by that sums of several libraries are compared.
+
+    Args:
+        slopes: Of an observable, at every state.
+        states: In data, and in the units of the slopes.
+        libraries: In which to look.
+        longest: How many terms it has at most.
+    """
+    some = slice(None, None, max(1, len(states) // _POINTS))
+    states, scale = states[some], states.std(0)
+    given = _directed(slopes[some] * scale)
+    best, least = None, np.inf
+    for library in libraries:
+        each = library.slopes(states) * scale
+        found, weights = None, torch.ones(len(states), 1, 1, dtype=states.dtype)
+        for _ in range(2):
+            moments = _across(weights * each, given)
+            found = shortened(library, moments, moments.clear(), longest)
+            if found is None:
+                break
+            steep = (found.slopes(states) * scale).norm(dim=1)
+            weights = 1 / steep.clamp(min=1e-3 * float(steep.square().mean().sqrt()))[:, None, None]
+        if found is None:
+            continue
+        left = outside(_directed(found.slopes(states) * scale), [given])
+        score = _score(left + _INEXACT, sum(found.library.costs), _ALIKE)
+        if left < _ACROSS and score < least:
+            best, least = Sum(found.library, found.coefficients, score, left), score
+    return best
+
+
+def _directed(slopes: States) -> States:
+    return slopes / slopes.norm(dim=1, keepdim=True).clamp(min=1e-150)
+
+
+def _across(slopes: Float[Tensor, "n p m"], given: States) -> Moments:
+    """Of the slopes of terms, what is across directions given, beside all of it."""
+    size = slopes.square().sum(2).mean(0).sqrt().clamp(min=1e-150)
+    slopes = slopes / size[:, None]
+    across = slopes - torch.einsum("npm,nm->np", slopes, given)[..., None] * given[:, None]
+    total, outside = (torch.einsum("npm,nqm->pq", part, part).numpy() / len(given) for part in (slopes, across))
+    return Moments(outside + _INEXACT * total, np.zeros_like(total), total, size.numpy(), _ALIKE)
+
+
+def _score(left: float, cost: float, trajectories: int) -> float:
+    """The information criterion."""
+    observations = _INDEPENDENT * trajectories
+    return float(observations * np.log(left) + _PENALTY * cost * np.log(observations))
 
 
 def candidates(

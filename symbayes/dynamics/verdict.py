@@ -125,7 +125,7 @@ def judge(observable: Observable, seen: Denoised, tolerance: float | None = None
     size = (values - centre).abs().median()
     if not values.isfinite().all() or float(size) <= _TRIVIAL * float(values.square().mean().sqrt()):
         return replace(blank, reason="it is the same for all trajectories")
-    slopes = gradient(observable, flat) / (size.square() + (values - centre).square()).sqrt()[:, None]
+    slopes = gradient(observable, flat).detach() / (size.square() + (values - centre).square()).sqrt()[:, None]
     values = ((values - centre) / size).asinh().unflatten(0, shape)
     whole = float(values.var(correction=0))
     noise = (slopes.square() * seen.left.flatten(0, 1)).sum(-1).clamp(max=whole).unflatten(0, shape)

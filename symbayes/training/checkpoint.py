@@ -73,6 +73,11 @@ def is_checkpoint(folder: Path) -> bool:
     return holds(folder, PROBLEM)
 
 
+def parts_of(folder: Path) -> list[Path]:
+    """The folder of a training, and those below it, of what came first or beside it."""
+    return [folder, *sorted(path for path in folder.glob("*/") if path.is_dir())]
+
+
 @dataclass(frozen=True)
 class _About:
     format: int

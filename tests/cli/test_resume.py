@@ -9,8 +9,10 @@ import pytest
 import symbayes as sb
 from symbayes.cli import fit
 from symbayes.cli.app import app
+from symbayes.cli.watch import look
 from symbayes.data.folders import locked
 from symbayes.training.by_curvature import CurvatureTrainer
+from symbayes.training.checkpoint import is_checkpoint
 from symbayes.training.elbo import ElboTrainer
 from tests.cli.refusals import say
 from tests.small import load_few
@@ -67,6 +69,38 @@ def test_a_command_that_was_stopped_goes_on(command, tmp_path):
         one.get("model", {}).pop("seconds", None)
     assert found == straight
     assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in (tmp_path / "straight").iterdir())
+
+
+def test_a_search_that_was_stopped_in_its_first_part_goes_on(tmp_path):
+    words = (
+        "discover",
+        "oscillator",
+        "--trajectories",
+        "100",
+        "--steps",
+        "5",
+        "--symmetry",
+        "quadratic",
+        "--updates",
+        "50",
+        "--width",
+        "2",
+    )
+    assert invoke(*words, "--out", tmp_path / "straight")[0] == 0
+    out = tmp_path / "stopped"
+    with pytest.MonkeyPatch.context() as patch:
+        stop_in(patch, 2)
+        with pytest.warns(UserWarning, match="stopped after 2 of 4 epochs: the result is partial"):
+            assert invoke(*words, "--out", out)[0] == 130
+    assert not is_checkpoint(out / "checkpoint")
+    assert "Training was stopped, and goes on by --resume" in look(out).words
+    code, said = invoke(*words, "--out", out)
+    assert code == 2
+    assert "holds a training that was interrupted" in said
+    code, said = invoke(*words, "--out", out, "--resume")
+    assert code == 0, said
+    found, straight = (json.loads((folder / "discovery.json").read_text()) for folder in (out, tmp_path / "straight"))
+    assert found["history"] == straight["history"]
 
 
 def test_without_a_checkpoint_training_begins(tmp_path):

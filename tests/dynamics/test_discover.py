@@ -2,6 +2,7 @@
 
 import json
 import signal
+from copy import deepcopy
 from dataclasses import replace
 from importlib import import_module
 
@@ -96,21 +97,65 @@ def test_what_was_found_is_saved_and_shown(oscillator, tmp_path):
     assert str(oscillator).startswith("1 conserved quantity in oscillator, on 4 held-out trajectories of 2 time units\n")
 
 
-def test_one_may_begin_with_the_energy_of_another():
-    plain = sb.discover(data(), symmetry="none", search=QUICK, progress=False)
-    seen = []
+def test_what_is_learned_begins_with_a_plain_energy_and_so_does_what_it_is_compared_with(monkeypatch):
+    begun, ended = [], []
+
+    def watched(trainer, real=discover_module.learn_with_bar, **more):
+        begun.append(deepcopy(trainer.problem.model.net.state_dict()))
+        result = real(trainer, **more)
+        ended.append(deepcopy(result.model.net.state_dict()))
+        return result
+
+    monkeypatch.setattr(discover_module, "learn_with_bar", watched)
+    found = sb.discover(data("kepler"), search=replace(QUICK, first=0.5, against_plain=True), progress=False)
+    assert len(begun) == 3
+    for name, value in ended[0].items():
+        assert_close(begun[1][name], value, rtol=0, atol=0)
+        assert_close(begun[2][name], value, rtol=0, atol=0)
+        assert not torch.equal(begun[0][name], value)
+    assert [record.epoch for record in found.history] == [1, 2, 3, 4, 5, 6]
+    assert found.summary().model.updates == 6
+
+
+@pytest.mark.parametrize(
+    ("given", "symmetry", "pairs", "updates"),
+    [
+        ({}, "quadratic", 400, [30, 70]),
+        ({}, "quadratic", 399, [100]),
+        ({}, "neural", 1000, [100]),
+        ({}, "none", 1000, [100]),
+        ({"first": 0.5}, "none", 1000, [50, 50]),
+        ({"first": 0.0}, "quadratic", 1000, [100]),
+    ],
+)
+def test_how_long_a_plain_energy_comes_first(given, symmetry, pairs, updates):
+    search = Search(updates=100, batch_size=100, learning_rate=0.5, annealing=0.3, **given)
+    parts = [part for part in search.parts(symmetry, pairs) if part is not None]
+    assert [part.updates for part in parts] == updates
+    assert [part.learning_rate for part in parts] == [Search().learning_rate, 0.5][-len(parts) :]
+    assert [part.annealing for part in parts] == [None, 0.3][-len(parts) :]
+
+
+def test_a_stop_while_a_plain_energy_comes_first_is_gone_on_from(tmp_path):
+    search = replace(QUICK, first=0.5)
+    straight = sb.discover(data(), search=search, progress=False)
+
+    def stopped(self, state, real=ElboTrainer.epoch):
+        if state.epoch == 1:
+            signal.raise_signal(signal.SIGINT)
+        return real(self, state)
+
+    more = {"search": search, "progress": False, "checkpoint": tmp_path}
     with pytest.MonkeyPatch.context() as patch:
-        known = lambda trainer, **more: seen.append(trainer.problem.model) or plain.result  # noqa: E731
-        patch.setattr(discover_module, "learn_with_bar", known)
-        sb.discover(data(), search=QUICK, begin=plain, progress=False)
-    for name, value in plain.model.net.state_dict().items():
-        assert_close(seen[0].net.state_dict()[name], value, rtol=0, atol=0)
-    with pytest.raises(ValueError, match="must have the width, the hidden layers, the activation, the coordinates"):
-        sb.discover(data(), search=replace(QUICK, width=9), begin=plain, progress=False)
-    with pytest.raises(ValueError, match="must have the width, the hidden layers, the activation"):
-        sb.discover(data(), search=replace(QUICK, activation="elu"), begin=plain, progress=False)
-    with pytest.raises(ValueError, match="activation must be one of softplus, elu; got 'relu'"):
-        Search(activation="relu")
+        patch.setattr(ElboTrainer, "epoch", stopped)
+        with pytest.warns(UserWarning, match="the result is partial"):
+            found = sb.discover(data(), **more)
+    assert found.is_partial
+    assert found.summary().model.kind == "none"
+    with pytest.raises(ValueError, match="holds the checkpoint of a training, that of a plain energy"):
+        sb.discover(data(), **more)
+    again = sb.discover(data(), **more, resume=True)
+    assert (again.evidence, again.history) == (straight.evidence, straight.history)
 
 
 def test_what_was_hardly_trained_is_not_confirmed():
@@ -253,6 +298,12 @@ def test_settings_are_above_zero(given):
         Search(**given)
 
 
+@pytest.mark.parametrize("given", [{"first": 1.0}, {"first": -0.1}, {"activation": "relu"}])
+def test_settings_that_cannot_be_are_refused(given):
+    with pytest.raises(ValueError, match=f"{next(iter(given))} must be"):
+        Search(**given)
+
+
 def test_every_epoch_is_told():
     told = []
     found = sb.discover(data(), search=QUICK, each_epoch=told.append, progress=False)
@@ -339,7 +390,7 @@ def test_a_stop_while_a_plain_energy_is_learned_is_said_and_gone_on_from(tmp_pat
     assert not found.result.is_partial
     assert found.gain is None
     assert "partial: training was stopped" in str(found)
-    with pytest.raises(ValueError, match="holds the checkpoint of a training, that of the plain energy"):
+    with pytest.raises(ValueError, match="holds the checkpoint of a training, that of a plain energy"):
         sb.discover(data("kepler"), **more)
     with pytest.raises(ValueError, match="must go on with the settings it began with"):
         sb.discover(data("kepler"), **more | {"search": replace(search, measure="uniform")}, resume=True)

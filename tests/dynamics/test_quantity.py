@@ -108,12 +108,23 @@ def test_observables_of_any_form_are_quantities_where_they_move_states():
     with torch.no_grad():
         observables.outer[1].zero_()
         observables.linear[1].zero_()
+        observables.inner.mul_(3)  # so that it is near no short sum
     units = Scaling.of(DATA)
     (only,) = read_observables(observables, units, DATA, DATA, 0.05)
     assert only.formula == "C1, a network"
     inside = observables.double()(DATA.states[0] / units.scale)[:, 0]
     assert_close(only(DATA.states[0]), units.action * inside)
     assert only.variation > 0.05  # it was not learned
+
+
+def test_an_observable_of_any_form_says_of_which_sum_it_is_a_function():
+    observables = NeuralObservables(1, 4, 8, std=1.0, generator=torch.Generator().manual_seed(0))
+    units = Scaling.of(DATA)
+    with torch.no_grad():  # all hidden units see q1 + 2 p2 alone, in coordinates of the data
+        observables.inner[:] = torch.tensor([1.0, 0.0, 0.0, 2.0]) * units.scale
+        observables.linear.zero_()
+    (only,) = read_observables(observables, units, DATA, DATA, 0.05)
+    assert only.formula == "C1, a function of q1 + 2.00 p2"
 
 
 FREE = System(lambda q, p: p.square().sum(-1) / 2, 1, "free")

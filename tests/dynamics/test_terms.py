@@ -13,9 +13,10 @@ from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics import Search, Terms, Trajectories
 from symbayes.dynamics.denoising import denoised
 from symbayes.dynamics.library import KINDS, libraries
+from symbayes.dynamics.phase import gradient
 from symbayes.dynamics.summary import DiscoverySummary, read_discovery
 from symbayes.dynamics.tables import save_csv
-from symbayes.dynamics.terms import Moments, outside, refitted, shortened
+from symbayes.dynamics.terms import Moments, along_slopes, outside, refitted, shortened
 from symbayes.report.runs import make_page
 
 NAMES = ("x", "y", "px", "py")
@@ -233,8 +234,8 @@ def test_settings_and_data_that_do_not_go_together_are_refused():
     data = pendulum()
     with pytest.raises(ValueError, match="There must be 6 trajectories or more, half of them held out; got 1"):
         sb.discover(Trajectories(data.states[:1], 0.1))
-    with pytest.raises(ValueError, match="begin is of an energy"):
-        sb.discover(data, begin=None)
+    with pytest.raises(ValueError, match="units is of an energy"):
+        sb.discover(data, units=None)
     with pytest.raises(ValueError, match=r"Sums of terms need settings Terms\(...\); got a Search"):
         sb.discover(data, symmetry="terms", search=Search())
     with pytest.raises(ValueError, match=r"needs settings Search\(...\); got Terms"):
@@ -252,3 +253,31 @@ def test_settings_and_data_that_do_not_go_together_are_refused():
     uneven = Trajectories(data.states, 0.1, data.names, when=data.times + 0.01 * torch.rand(data.times.shape))
     with pytest.raises(ValueError, match="Times must be even for an energy to be learned"):
         sb.discover(uneven, symmetry="quadratic", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "observable", "names", "coefficients"),
+    [
+        ("pendulum", lambda x: (x[:, 1] ** 2 / 2 - x[:, 0].cos()).tanh(), ("p²", "cos(θ)"), (1.0, -2.0)),
+        ("kepler", lambda x: (x[:, 0] * x[:, 3] - x[:, 1] * x[:, 2]) ** 3, ("x py", "y px"), (1.0, -1.0)),
+        ("2-oscillators", lambda x: x.square().sum(1).log(), ("q1²", "q2²", "p1²", "p2²"), (1.0, 1.0, 1.0, 1.0)),
+    ],
+)
+def test_a_function_of_a_sum_is_read_as_that_sum(name, observable, names, coefficients):
+    """Though its slopes are off by 3 %, as those of a network are."""
+    seen = sb.dynamics.simulate(name, trajectories=30, steps=40)
+    states = seen.states.double().flatten(0, 1)
+    slopes = gradient(observable, states)
+    slopes = slopes + 0.03 * slopes.norm(dim=1).mean() * torch.randn(
+        slopes.shape, dtype=slopes.dtype, generator=torch.Generator().manual_seed(0)
+    )
+    found = along_slopes(slopes, states, libraries(seen.names, states))
+    assert found.library.names == names
+    assert_close(found.coefficients / found.unit(states), torch.tensor(coefficients).double(), rtol=0.03, atol=0)
+
+
+def test_what_is_no_function_of_a_short_sum_is_read_as_none():
+    seen = sb.dynamics.simulate("pendulum", trajectories=30, steps=40)
+    states = seen.states.double().flatten(0, 1)
+    slopes = gradient(lambda x: (3 * x[:, 0]).sin() * x[:, 1].exp(), states)
+    assert along_slopes(slopes, states, libraries(seen.names, states)) is None
