@@ -61,11 +61,23 @@ class Processes:
         """
         return (self.share(size), 1.0) if size >= self.fewest else (slice(None), 1 / self.count)
 
-    @torch.no_grad()
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The sum over processes of each tensor: of the same shapes in all of them, and the same bit for bit."""
+        """The sum over processes of each tensor: of the same shapes in all of them, and the same bit for bit.
+
+        Raises:
+            RuntimeError: If a gradient would be lost.
+        """
         if self.count == 1:
             return list(tensors)
+        if torch.is_grad_enabled() and self.any(any(tensor.requires_grad for tensor in tensors)):
+            raise RuntimeError(
+                "Sums over processes must not depend on what asks for gradients, which would be lost; these do: on extents, a "
+                "noise or tensors of your own. Compute them under torch.no_grad(); sb.evidence_gradient has the gradient."
+            )
+        return self._sum(tensors)
+
+    @torch.no_grad()
+    def _sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         found: dict[int, Tensor] = {}
         for bucket in _buckets(tensors):
             flat = torch.cat([tensors[index].flatten() for index in bucket])
@@ -100,7 +112,7 @@ class Processes:
         dense = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in found]
         if self.count == 1:
             return tuple(dense)
-        *totals, count = self.sum([*dense, torch.tensor([float(size)]).to(dense[0])])
+        *totals, count = self._sum([*dense, torch.tensor([float(size)]).to(dense[0])])
         return tuple(total / count for total in totals)
 
     def any(self, flag: bool) -> bool:
@@ -138,6 +150,15 @@ class Processes:
         """Let a generator be where it is in the first process."""
         if self.count > 1:
             generator.set_state(self.send(generator.get_state()))
+
+    def alike(self, generator: torch.Generator | None) -> torch.Generator | None:
+        """A generator that draws the same in all processes: this one, where it is in the first; a new one when None."""
+        if self.count == 1:
+            return generator
+        if generator is None:
+            return torch.Generator().manual_seed(self.send(int(torch.randint(2**62, ()))))
+        self.align(generator)
+        return generator
 
     @torch.no_grad()
     def send_tensors(self, tensors: Sequence[Tensor]) -> None:

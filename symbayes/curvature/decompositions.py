@@ -113,7 +113,7 @@ def _exchange(owned: Sequence[tuple[Factor, int]], vectors: bool, processes: Pro
     for factor, owner in owned:
         zeros = {"eigenvalues": torch.zeros_like(factor.matrices[..., 0]), "eigenvectors": torch.zeros_like(factor.matrices)}
         found = vars(factor) if owner == processes.rank else zeros
-        sent += [found[name].contiguous() for name in wanted]
+        sent += [found[name].detach().contiguous() for name in wanted]  # of matrices without a graph
     received = iter(processes.sum(sent))
     for factor, _ in owned:
         for name in wanted:

@@ -14,6 +14,7 @@ from symbayes.adapters import replaced, stepwise_forwards
 from symbayes.data.source import check_finite, first_datum
 from symbayes.errors import NotFiniteError
 from symbayes.likelihoods.likelihood import Likelihood
+from symbayes.sharded import refuse_sharded
 
 #: Kinds of device on which torch may compute at lower precision than weights have.
 _AUTOCAST = ("cpu", "cuda")
@@ -26,7 +27,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """No dropout, fixed norms, no autocast, attention and recurrence by ways that can be differentiated twice.
 
     Modules are left as they were.
+
+    Raises:
+        TypeError: If the model is sharded over processes.
     """
+    refuse_sharded(model)
     training = {module: module.training for module in model.modules()}
     fast = torch.backends.mha.get_fastpath_enabled()
     model.eval()

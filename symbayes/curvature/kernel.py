@@ -67,6 +67,7 @@ class TangentKernel(Rule):
             return scale * (fit - self._gram(jacobians, sizes, likelihood, inputs, targets).log_det(precisions) / 2)
 
         def pieces(precisions: Precisions, scale: float, generator: Generator | None) -> Iterator[Tensor]:
+            scale /= data.processes.count  # all of which have all terms
             for inputs, targets in islice(self._subsets(data, generator), self.subsets):
                 yield term(precisions, scale, inputs, targets)
 
@@ -183,7 +184,7 @@ class Subsets(Rule):
 
         found = list(parts(generator))
         scale = data.size / sum(size for _, size in found)
-        return SubsetCurvature([curvature for curvature, _ in found], scale, str(self), parts)
+        return SubsetCurvature([curvature for curvature, _ in found], scale, str(self), parts, data)
 
     def __str__(self) -> str:
         many = "all subsets" if self.subsets is None else f"{self.subsets} subset{'s' if self.subsets > 1 else ''}"
@@ -199,8 +200,9 @@ class SubsetCurvature(Curvature):
         scale: float,
         estimator: str,
         others: Callable[[Generator | None], Iterator[tuple[Curvature, int]]],
+        data: DataSource,
     ) -> None:
-        self.parts, self.scale, self.estimator, self.others = parts, scale, estimator, others
+        self.parts, self.scale, self.estimator, self.others, self.data = parts, scale, estimator, others, data
         self.log_likelihood = scale * sum((part.log_likelihood for part in parts), torch.zeros(()))
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
@@ -223,4 +225,7 @@ class SubsetCurvature(Curvature):
     def _term(self, parts: Iterator[tuple[Curvature, int]], precisions: Precisions) -> Float[Tensor, ""] | None:
         """Of the next part, with a graph; None when there is none."""
         part, _ = next(parts, (None, 0))
-        return None if part is None else self.scale * (part.log_likelihood - part.log_det(precisions) / 2)
+        if part is None:
+            return None
+        scale = self.scale / self.data.processes.count  # all of which have all terms
+        return scale * (part.log_likelihood - part.log_det(precisions) / 2)

@@ -9,14 +9,18 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
+from symbayes.curvature.decompositions import decompose_under
 from symbayes.curvature.evaluate import without_autocast
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.rule import Curvature, Rule
+from symbayes.curvature.rule import BlockCurvature, Curvature, Rule
 from symbayes.data.source import Data, DataSource, source_for
-from symbayes.layout import Layout, hyperparameters, weights
+from symbayes.invariance.extents import Amounts
+from symbayes.layout import Hyperparameter, Layout, hyperparameters, weights
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.posterior.posterior import Posterior, Weights
 from symbayes.priors import LOG_PRECISION_RANGE, Prior
+from symbayes.processes import ALONE
+from symbayes.sharded import gathered
 from symbayes.text import html_table, number
 
 
@@ -101,7 +105,9 @@ def laplace_evidence(
     The weights themselves get no gradient.
 
     Args:
-        model: Any module that maps a batch of inputs to outputs [n, c].
+        model: Any module that maps a batch of inputs to outputs [n, c]. Where `fully_shard` (FSDP2) has sharded it, all
+            processes call this alike, with all the data, and have the same evidence: weights are whole meanwhile, and data are
+            shared out; not where gradients in a noise or in hyperparameters may be asked for, unless under torch.no_grad().
         data: A pair of tensors, a Dataset or a DataLoader; read once (by `Lanczos` more often).
         likelihood: Of targets given outputs.
         prior: Over the trainable tensors of the model.
@@ -113,12 +119,33 @@ def laplace_evidence(
 
     Raises:
         ValueError: If the prior was made for another model.
+        TypeError: If the model is sharded in a way that cannot be undone.
     """
     prior.check(model)
+    _refuse_sharded_extents(model)
     source = source_for(model, data)
-    with without_autocast():
-        curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=generator)
+    with without_autocast(), gathered(model, source, prior, likelihood) as processes:
+        if processes.count > 1 and torch.is_grad_enabled() and _learns_more(model, likelihood):
+            source.processes = ALONE  # sums over processes have no gradient
+        curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=processes.alike(generator))
+        if isinstance(curvature, BlockCurvature):
+            decompose_under(curvature.blocks, prior.precisions(), processes=source.processes)
         return evidence_at(curvature, model, prior, source.size)
+
+
+def _learns_more(model: nn.Module, likelihood: Likelihood) -> bool:
+    """Whether the evidence may be differentiated in more than precisions."""
+    return bool(hyperparameters(model)) or any(parameter.requires_grad for parameter in likelihood.parameters())
+
+
+def _refuse_sharded_extents(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, Amounts) and not isinstance(module.value, Hyperparameter):
+            raise TypeError(
+                f"Extents and probabilities must be hyperparameters, no weights with a prior; those of {name or 'the model'!r} "
+                f"are a {type(module.value).__name__}, as fully_shard makes them. Leave them out of shards, by "
+                "ignored_params=set(hyperparameters(model).values())."
+            )
 
 
 def evidence_at(curvature: Curvature, model: nn.Module, prior: Prior, num_data: int) -> Evidence:
@@ -161,7 +188,8 @@ def evidence_gradient(
     that of one batch. The first pass collects curvature without a graph, the second differentiates it batch by batch.
 
     Args:
-        model: Any module that maps a batch of inputs to outputs [n, c].
+        model: Any module that maps a batch of inputs to outputs [n, c]; sharded over processes as `laplace_evidence` says. What
+            is drawn for the second pass is then drawn for shares of the data.
         data: A pair of tensors, a Dataset or a DataLoader.
         likelihood: Of targets given outputs.
         prior: Over the weights of the model.
@@ -177,14 +205,18 @@ def evidence_gradient(
         ValueError: If there is nothing to differentiate in, or it does not matter to the outputs.
     """
     prior.check(model)
+    _refuse_sharded_extents(model)
     chosen = list(tensors) if tensors is not None else list(hyperparameters(model).values())
     if not chosen:
         raise ValueError("There must be tensors to differentiate in: the model has no hyperparameters, and none were given.")
     source = source_for(model, data)
-    with without_autocast():
+    with without_autocast(), gathered(model, source, prior, likelihood) as processes:
         with torch.no_grad():
-            curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=generator)
-        return gradient_through(curvature, prior, chosen, share, generator)
+            curvature = (rule or Kfac()).curvature(model, source, likelihood, generator=processes.alike(generator))
+        own = gradient_through(curvature, prior, chosen, share, generator)
+        if generator is not None:
+            source.processes.align(generator)  # processes have drawn for shares of different sizes
+        return tuple(source.processes.sum(own))
 
 
 def gradient_through(

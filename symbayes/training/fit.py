@@ -26,6 +26,7 @@ from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.priors import Prior, TensorwisePrior
 from symbayes.processes import all_processes
+from symbayes.sharded import refuse_sharded
 from symbayes.training.by_curvature import ByCurvature, Laplace, Map
 from symbayes.training.checkpoint import Checkpoint, asked_to_stop
 from symbayes.training.convergence import floor_of
@@ -211,7 +212,7 @@ def fit(
 
     Raises:
         ValueError: If epochs are given twice, or parts do not fit together; `Problem.check` says more.
-        TypeError: If callbacks cannot be called.
+        TypeError: If callbacks cannot be called, or the model is sharded over processes.
         NotFiniteError: If numbers are not finite, or training diverges.
         BusyError: If another process trains in the folder of the checkpoint.
         RuntimeError: If algorithms are to be deterministic, and torch has none for something.
@@ -221,6 +222,7 @@ def fit(
             f"Epochs must be said once: give Schedule(epochs={epochs}, ...), or epochs={epochs} without a schedule, which has "
             f"{schedule.epochs} itself."
         )
+    refuse_sharded(model)
     kept = checkpoint_of(checkpoint, checkpoint_every, resume)
     called = _callbacks(callbacks)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
