@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations, combinations_with_replacement, permutations
 from math import comb
 
 import torch
@@ -18,6 +18,10 @@ _MOST, _DEGREE = 90, 4
 _AWAY = 0.02
 #: Of groups of coordinates that may have a length: how many coordinates a state has at most for all groups to be tried.
 _FEW = 4
+#: Inverse powers beside the first and the second, as of forces between molecules.
+_HIGH = {6: "⁶", 12: "¹²"}
+#: Exponentials are of what is no larger: otherwise they are those of a few states.
+_LARGE = 12.0
 
 #: Paid for a function that is no coordinate, where a coordinate costs a half.
 _COST = 2.5
@@ -130,7 +134,7 @@ def polynomial(names: tuple[str, ...], states: States) -> Library | None:
 
 
 def trigonometric(names: tuple[str, ...], states: States) -> Library:
-    """Sines and cosines of coordinates and of differences of two, these also times products of others, if not too many."""
+    """Sines and cosines of coordinates, of twice these and of differences of two; also times others, if not too many."""
     size, atoms = len(names), list(_coordinates(names))
     terms = list(_products(range(size), 2))
     alone: list[_Row] = [(place,) for place in range(size)]
@@ -141,12 +145,16 @@ def trigonometric(names: tuple[str, ...], states: States) -> Library:
     for row in angles:
         for word, function in (("cos", torch.cos), ("sin", torch.sin)):
             name = " − ".join(names[place] for place in row)
-            atoms.append(Atom(f"{word}({name})", partial(_of_angle, function, row), _COST))
+            atoms.append(Atom(f"{word}({name})", partial(_of_angle, function, row, 1), _COST))
             new = len(atoms) - 1
             terms.append((new,))
             if multiplied and row in (apart or alone):
                 others = [place for place in range(size) if place not in row]
                 terms += [(*pair, new) for pair in combinations_with_replacement(others, 2)]
+    for row in alone if len(terms) + 2 * len(alone) <= _MOST else []:
+        for word, function in (("cos", torch.cos), ("sin", torch.sin)):
+            atoms.append(Atom(f"{word}(2 {names[row[0]]})", partial(_of_angle, function, row, 2), _COST))
+            terms.append((len(atoms) - 1,))
     return Library("trigonometric", tuple(atoms), tuple(terms))
 
 
@@ -162,27 +170,52 @@ def logarithmic(names: tuple[str, ...], states: States) -> Library | None:
         terms.append((len(atoms) - 1,))
     inverses = len(signed) * (3 * size - 1)
     for place in signed if len(terms) + inverses <= _MOST else []:
-        atoms.append(Atom(f"{names[place]}⁻¹", partial(_inverse, place), _COST))
+        atoms.append(Atom(f"{names[place]}⁻¹", partial(_inverse, place, 1), _COST))
         new = len(atoms) - 1
         others = [other for other in range(size) if other != place]
         terms += [(new,), (new, new), *((other, new) for other in others)]
         terms += [(other, other, *inverse) for other in others for inverse in ((new,), (new, new))]
+    for place in signed if len(terms) + len(_HIGH) * len(signed) <= _MOST else []:
+        for power, raised in _HIGH.items():
+            atoms.append(Atom(f"{names[place]}⁻{raised}", partial(_inverse, place, power), _COST))
+            terms.append((len(atoms) - 1,))
     return Library("logarithmic", tuple(atoms), tuple(terms)) if signed else None
 
 
+def exponential(names: tuple[str, ...], states: States) -> Library | None:
+    """Exponentials of coordinates and of twice these, of either sign, or of differences of two, where these are no larger."""
+    size, atoms = len(names), list(_coordinates(names))
+    terms = list(_products(range(size), 2))
+    rows: list[_Row] = [(place,) for place in range(size)] if size <= 2 else list(permutations(range(size), 2))
+    rows = [row for row in rows if float(_row(row, states).abs().max()) <= _LARGE]
+    if not rows or len(terms) + len(rows) > _MOST:
+        return None
+    for row in rows:
+        for times in (-1, 1, -2, 2) if len(row) == 1 else (1,):
+            inside = " − ".join(names[place] for place in row)
+            inside = {-2: f"−2 {inside}", -1: f"−{inside}", 1: inside, 2: f"2 {inside}"}[times]
+            atoms.append(Atom(f"exp({inside})", partial(_exponential, row, times), _COST))
+            terms.append((len(atoms) - 1,))
+    return Library("exponential", tuple(atoms), tuple(terms))
+
+
 def radial(names: tuple[str, ...], states: States) -> Library | None:
-    """Distances, their inverses and directions, and polynomials of third degree, if those are not too many."""
+    """Distances, their inverses, logarithms and directions, and polynomials of third degree, if those are not too many."""
     size, atoms = len(names), list(_coordinates(names))
     groups = [group for group in _groups(size) if _is_away(_length(group, states))]
     if not groups:
         return None
-    degree = _degree(size, 3, _MOST - sum(2 + len(group) for group in groups))
+    flat = [_is_plane(group) for group in groups]  # a logarithm is the potential of a line or of a vortex
+    degree = _degree(size, 3, _MOST - sum(2 + len(group) for group in groups) - sum(flat))
     terms = list(_products(range(size), max(degree, 2)))
-    for group in groups:
+    for group, is_flat in zip(groups, flat, strict=True):
         name = f"√({' + '.join(_row_name(names, row) for row in group)})"
         atoms += [Atom(f"{name}⁻¹", partial(_inverse_length, group), _COST), Atom(name, partial(_length, group), _COST)]
         inverse, length = len(atoms) - 2, len(atoms) - 1
         terms += [(inverse,), (length,), *((*row, inverse) for row in group if len(row) == 1)]
+        if is_flat:
+            atoms.append(Atom(f"log({name})", partial(_log_length, group), _COST))
+            terms.append((len(atoms) - 1,))
     return Library("radial", tuple(atoms), tuple(terms))
 
 
@@ -191,6 +224,7 @@ KINDS: dict[str, Callable[[tuple[str, ...], States], Library | None]] = {
     "linear": linear,
     "quadratic": quadratic,
     "logarithmic": logarithmic,
+    "exponential": exponential,
     "trigonometric": trigonometric,
     "polynomial": polynomial,
     "radial": radial,
@@ -219,11 +253,18 @@ def _groups(size: int) -> list[tuple[_Row, ...]]:
     if size % 2 == 0 and half <= 3:
         ways = [range(half), range(half, size), range(0, size, 2), range(1, size, 2)]
         groups += [tuple((place,) for place in way) for way in ways]
+        groups += [(pair, (half + pair[0], half + pair[1])) for pair in combinations(range(half), 2)]
     for dimensions in (2, 3):
         if size % (2 * dimensions) == 0 and size > 2 * dimensions:
             bodies = [range(first, first + dimensions) for first in range(0, half, dimensions)]
             groups += [tuple(zip(one, other, strict=True)) for one, other in combinations(bodies, 2)]
     return groups
+
+
+def _is_plane(group: tuple[_Row, ...]) -> bool:
+    """Whether it is that of two neighbours, such as x and y, or of the differences between two bodies in a plane."""
+    (first, *_), *others = group
+    return len(others) == 1 and (len(others[0]) == 2 or (first % 2 == 0 and others[0][0] == first + 1))
 
 
 def _row(row: _Row, states: States) -> Float[Tensor, " n"]:
@@ -242,16 +283,24 @@ def _inverse_length(group: tuple[_Row, ...], states: States) -> Float[Tensor, " 
     return 1 / _length(group, states)
 
 
-def _of_angle(function: Callable[[Tensor], Tensor], row: _Row, states: States) -> Float[Tensor, " n"]:
-    return function(_row(row, states))
+def _log_length(group: tuple[_Row, ...], states: States) -> Float[Tensor, " n"]:
+    return _length(group, states).log()
+
+
+def _of_angle(function: Callable[[Tensor], Tensor], row: _Row, times: int, states: States) -> Float[Tensor, " n"]:
+    return function(times * _row(row, states))
+
+
+def _exponential(row: _Row, times: int, states: States) -> Float[Tensor, " n"]:
+    return (times * _row(row, states)).exp()
 
 
 def _log(place: int, states: States) -> Float[Tensor, " n"]:
     return states[:, place].abs().log()
 
 
-def _inverse(place: int, states: States) -> Float[Tensor, " n"]:
-    return 1 / states[:, place]
+def _inverse(place: int, power: int, states: States) -> Float[Tensor, " n"]:
+    return states[:, place] ** -power
 
 
 def _is_away(values: Float[Tensor, " n"]) -> bool:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from symbayes.dynamics.denoising import Denoised
-from symbayes.dynamics.library import Library
+from symbayes.dynamics.library import Library, quadratic
 from symbayes.dynamics.phase import States
 
 Matrix = Float64[np.ndarray, "p p"]
@@ -35,6 +35,8 @@ _INDEPENDENT, _PENALTY = 5, 3.0
 _SAME = 1e-11
 #: Of the square of a slope: what others leave of it if it is a function of them; at least, for what varies, and at most.
 _DEPENDENT, _MORE, _MOST = 1e-3, 5.0, 0.03
+#: What is the same for all states varies by this at most, beside what noise makes it vary by, as often as this.
+_FIXED, _BY_NOISE = 1e-9, 2.0
 #: How many states slopes are compared at, and how many sums are looked at, most of them functions of others.
 _POINTS, _TRIES = 500, 40
 #: Of the square of a slope, where a sum is to say what a network has learned: what may be across it at most; what is not told
@@ -236,6 +238,9 @@ def pivot(found: Sum, seen: Denoised) -> int:
 class Independent:
     """Quantities that hold, as far as others may be functions of them: by their slopes at some states.
 
+    So may be quadratics that are the same for all states, such as the length of a rod: noise moves states off what they keep
+    to, and sums that differ nowhere else would pass for different ones.
+
     Args:
         seen: Trajectories.
     """
@@ -248,6 +253,12 @@ class Independent:
         values, vectors = torch.linalg.eigh(centred.T @ centred / len(centred))
         # Coordinates that are sums of others do not move by themselves.
         self._directions = scale[:, None] * vectors[:, values > _SAME * values[-1]]
+        self._same = list[States]()
+        for each in fixed(seen):
+            slopes, all_of_it = self._slopes(each), each.slopes(self.points) * scale
+            moves = slopes.norm() > _MOST * all_of_it.norm()
+            if moves and outside(slopes, self._same) > _MOST and len(self._same) < slopes.shape[1] - 2:
+                self._same.append(slopes)
         self._held = list[States]()
         self._spanning = list[States]()
 
@@ -259,14 +270,17 @@ class Independent:
         """
         slopes, least = self._slopes(found), min(_DEPENDENT + _MORE * found.left, _MOST)
         pairs = [[one, two] for k, one in enumerate(self._held) for two in self._held[:k]]
-        if any(outside(slopes, group) < least for group in [*([one] for one in self._held), *pairs]):
+        groups = [[], *([one] for one in self._held), *pairs]
+        if any(outside(slopes, [*self._same, *group]) < least for group in groups):
             return False
-        return len(self._spanning) < slopes.shape[1] - 1 or outside(slopes, self._spanning) < least
+        free = slopes.shape[1] - len(self._same) - 1
+        return len(self._spanning) < free or outside(slopes, [*self._same, *self._spanning]) < least
 
     def follows(self, found: Sum) -> bool:
         """Whether it is a function of all that hold."""
         slopes = self._slopes(found)
-        return bool(self._spanning) and outside(slopes, self._spanning) < min(_DEPENDENT + _MORE * found.left, _MOST)
+        span = [*self._same, *self._spanning]
+        return bool(self._spanning) and outside(slopes, span) < min(_DEPENDENT + _MORE * found.left, _MOST)
 
     def add(self, found: Sum) -> None:
         """One more that holds."""
@@ -276,6 +290,24 @@ class Independent:
 
     def _slopes(self, found: Sum) -> Float[Tensor, "n d"]:
         return found.slopes(self.points) @ self._directions
+
+
+def fixed(seen: Denoised) -> list[Sum]:
+    """Quadratics that are the same for all states, up to noise, those first that are so most."""
+    names = seen.trajectories.names
+    library = quadratic(names, seen.trajectories.states.flatten(0, 1))
+    moments = Moments.of(library, seen)
+    places = moments.clear()
+    if not places:
+        return []
+    at = np.ix_(places, places)
+    unit = np.sqrt(np.diagonal(moments.total)[places])
+    total, noise = (each[at] / unit / unit[:, None] for each in (moments.total, moments.noise / seen.share))
+    whitened = np.linalg.inv(np.linalg.cholesky(_FIXED * np.eye(len(places)) + noise))
+    ratios, vectors = np.linalg.eigh(whitened @ total @ whitened.T)
+    part, coefficients = library.part(places), (vectors.T @ whitened) / unit / moments.size[places]
+    count = int((ratios <= _BY_NOISE).sum())
+    return [Sum(part, torch.from_numpy(coefficients[k]), 0.0, float(ratios[k])) for k in range(count)]
 
 
 def outside(slopes: States, others: Sequence[States]) -> float:

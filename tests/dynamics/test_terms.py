@@ -16,7 +16,7 @@ from symbayes.dynamics.library import KINDS, libraries
 from symbayes.dynamics.phase import gradient
 from symbayes.dynamics.summary import DiscoverySummary, read_discovery
 from symbayes.dynamics.tables import save_csv
-from symbayes.dynamics.terms import Moments, along_slopes, outside, refitted, shortened
+from symbayes.dynamics.terms import Moments, along_slopes, fixed, outside, refitted, shortened
 from symbayes.report.runs import make_page
 
 NAMES = ("x", "y", "px", "py")
@@ -143,6 +143,76 @@ def test_kepler_has_energy_turning_and_the_vector_of_lenz():
         assert law in names
     assert [law.follows for law in found.conserved] == [False, False, False, True]
     assert all(found.bracket(law) < 1e-4 for law in found.conserved)
+
+
+def toda(_, x):
+    q, p = x[:, :3], x[:, 3:]
+    force = np.exp(q - np.roll(q, -1, 1))
+    return np.concatenate([p, np.roll(force, 1, 1) - force], 1)
+
+
+def vortices(_, x):
+    apart = [each[:, :, None] - each[:, None] for each in (x[:, :3], x[:, 3:])]
+    strengths = np.array([1.0, 2.0, -0.5]) / (apart[0] ** 2 + apart[1] ** 2 + np.eye(3))
+    return np.concatenate([-(apart[1] * strengths).sum(2), (apart[0] * strengths).sum(2)], 1)
+
+
+def morse(_, x):
+    return np.stack([x[:, 1], -2 * np.exp(-x[:, 0]) * (1 - np.exp(-x[:, 0]))], 1)
+
+
+def bead(_, x):
+    """On a hoop that turns."""
+    return np.stack([x[:, 1], np.sin(x[:, 0]) * (1.8 * np.cos(x[:, 0]) - 1)], 1)
+
+
+def molecules(_, x):
+    return np.stack([x[:, 1], 48 * x[:, 0] ** -13.0 - 24 * x[:, 0] ** -7.0], 1)
+
+
+DISTANCES = [f"log(√((x{i} − x{j})² + (y{i} − y{j})²))" for i, j in ((1, 2), (1, 3), (2, 3))]
+
+
+@pytest.mark.parametrize(
+    ("velocity", "names", "low", "high", "time", "kind", "law"),
+    [
+        (toda, "q1 q2 q3 p1 p2 p3", [-1] * 6, [1] * 6, 6.0, "exponential", ["exp(q1 − q2)", "exp(q2 − q3)", "exp(q3 − q1)"]),
+        (vortices, "x1 x2 x3 y1 y2 y3", [-2] * 6, [2] * 6, 6.0, "radial", DISTANCES),
+        (morse, "q p", [-0.5, -0.5], [1.2, 0.5], 12.0, None, ["p²", "exp(−q)", "exp(−2 q)"]),
+        (bead, "θ ω", [-1.5, -1], [1.5, 1], 12.0, None, ["ω²", "cos(θ)", "cos(2 θ)"]),
+        (molecules, "r p", [1.0, -0.3], [1.5, 0.3], 3.0, None, ["p²", "r⁻⁶", "r⁻¹²"]),
+    ],
+)
+def test_energies_of_many_forms_are_found(velocity, names, low, high, time, kind, law):
+    initial = np.random.default_rng(0).uniform(low, high, (32, len(low)))
+    settings = Terms(libraries=("linear", "quadratic", kind)) if kind else None
+    found = sb.discover(moved(velocity, initial, time, steps=60, names=tuple(names.split())), search=settings)
+    assert any(set(law) <= {term.monomial for term in one.terms} for one in found.conserved), formulas(found)
+
+
+def test_what_is_the_same_for_all_states_tells_no_laws_apart():
+    """A pendulum in space, whose rod keeps its length; noise moves it off that."""
+    rng = np.random.default_rng(0)
+    at, pushed = rng.standard_normal((2, 48, 3))
+    at /= np.linalg.norm(at, axis=1, keepdims=True)
+    pushed -= (pushed * at).sum(1, keepdims=True) * at
+
+    def velocity(_, x):
+        at, v = x[:, :3], x[:, 3:]
+        pulled = (v**2).sum(1) - at[:, 2]
+        return np.concatenate([v, [0, 0, -1] - pulled[:, None] * at], 1)
+
+    swung = moved(velocity, np.concatenate([at, pushed], 1), 12.0, steps=80, names=("x", "y", "z", "u", "v", "w"), noise=0.01)
+    seen = denoised(swung)
+    states = seen.trajectories.states.flatten(0, 1)
+    slopes = [each.slopes(states) for each in fixed(seen)]
+    rod = torch.cat([states[:, :3], 0 * states[:, 3:]], 1)
+    across = torch.cat([states[:, 3:], states[:, :3]], 1)  # of what moves along it, which is nothing
+    assert len(slopes) == 2
+    assert max(outside(rod, slopes), outside(across, slopes)) < 0.01
+    assert fixed(denoised(pendulum(noise=0.01))) == []
+    found = sb.discover(swung, search=Terms(libraries=("quadratic", "radial")))
+    assert sorted(len(law.terms) for law in found.conserved) == [2, 4]  # turning, and the energy
 
 
 def test_what_is_linear_comes_before_its_squares():
