@@ -459,17 +459,22 @@ class LaplaceTrainer(CurvatureTrainer):
         if epoch == self.main:
             seed, blocks = int(torch.randint(2**62, (), generator=state.generator)), self._blocks(state)
             search.begin(search.settings.evidence(self.problem, blocks, seed), seed, breaking_gamma(self.problem, blocks))
+            search.change(blocks)
         elif search.is_done and last and epoch > search.ended:
-            search.finish(self._judged(state, search))
+            search.finish(self._judged(state, search)[0])
         elif not search.is_done and epoch > self.main and (epoch - self.main) % self.of_try == 0:
-            search.judge(self._judged(state, search), epoch, has_room=epoch + self.of_try <= self.schedule.epochs)
+            evidence, blocks = self._judged(state, search)
+            is_kept = search.judge(evidence, epoch, has_room=epoch + self.of_try <= self.schedule.epochs)
+            if not search.is_done:
+                search.change(blocks if is_kept else self._blocks(state))
         return last
 
-    def _judged(self, state: CurvatureState, search: Search) -> float:
+    def _judged(self, state: CurvatureState, search: Search) -> tuple[float, Mapping[str, Block]]:
         try:
-            return search.settings.evidence(self.problem, self._blocks(state), search.seed)
+            blocks = self._blocks(state)
+            return search.settings.evidence(self.problem, blocks, search.seed), blocks
         except NotFiniteError:
-            return -inf
+            return -inf, {}
 
     def _blocks(self, state: CurvatureState) -> Mapping[str, Block]:
         curvature = self.curvature(state)

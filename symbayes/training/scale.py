@@ -13,6 +13,9 @@ out: precisions are multiplied by a factor, the weights go to their new mode, an
 is kept. It is compared under the same random vector and the same data, so that common errors cancel. Paths that break a
 symmetry which another path of their layer keeps are left out: the data have to ask for them at the full price.
 
+Where log p(D) is quadratic, the mode θ under Δ becomes (H + Δ')⁻¹ (H + Δ) θ under Δ'. It is not, so weights begin a try half of
+the way there, and its steps do the rest: on small data they are few, and would not go far.
+
 Where such paths are used at all, the first try is of the network without them. What they do is fitted together with all else,
 so that to remove one never pays at once; after the weights have followed it may, and the evidence says so.
 
@@ -30,6 +33,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from symbayes.curvature.blocks import Block
+from symbayes.curvature.decompositions import decompose_under
 from symbayes.curvature.ggn import products_of
 from symbayes.curvature.kfac import data_at_once
 from symbayes.curvature.lanczos import PreconditionedCurvature
@@ -56,6 +60,7 @@ class ScaleSearch:
             where they have room for it.
         updates: After so many steps of the weights, in whole epochs, a try ends before that.
         factor: From one scale to the next: first to smaller precisions, and if that is no gain, to larger ones.
+        way: Of the way to their mode under these, as it would be if log p(D) were quadratic: the share at which weights begin.
         rate: Share of the learning rate that a try begins with, and the finish; it falls to zero along a cosine.
         steps: Products of Lanczos for the evidence of a try.
         data: Of which that is found, at most: half of them, or these if they are fewer; drawn once, at random.
@@ -65,6 +70,7 @@ class ScaleSearch:
     share: float = 0.1
     updates: int = 800
     factor: float = 3.0
+    way: float = 0.5
     rate: float = 0.5
     steps: int = 20
     data: int = 20_000
@@ -73,6 +79,8 @@ class ScaleSearch:
         if min(self.tries, self.updates, self.steps, self.data) < 1:
             given = f"{self.tries}, {self.updates}, {self.steps} and {self.data}"
             raise ValueError(f"tries, updates, steps and data must be at least 1; got {given}.")
+        if not 0 <= self.way <= 1:
+            raise ValueError(f"way must be at least 0, where weights stay, and at most 1, all of it; got {self.way}.")
         if not (self.share > 0 and self.tries * self.share < 1) or not self.factor > 1 or not 0 < self.rate <= 1:
             raise ValueError(
                 "share must be above 0 and leave epochs before all tries, factor above 1, and rate above 0 and at most 1; got "
@@ -139,7 +147,7 @@ class Search:
         self.kept: dict[str, Any] = {}
 
     def begin(self, evidence: float, seed: int, breaking: float = 0.0) -> None:
-        """Keep what hyper-steps have found, and change it for the first try.
+        """Keep what hyper-steps have found.
 
         Args:
             evidence: As it is now.
@@ -149,13 +157,20 @@ class Search:
         self.evidence, self.seed, self.is_symmetric = evidence, seed, breaking > USED
         self.kept = copy_parts(self._parts)
         self._decide("precisions by hyper-steps", evidence, kept=True)
+
+    def change(self, blocks: Mapping[str, Block]) -> None:
+        """Change what is kept, for the next try.
+
+        Args:
+            blocks: Its curvature, by which the weights follow.
+        """
         if self.is_symmetric:
             self._break_nothing()
         else:
-            self._scale()
+            self._scale(blocks)
 
-    def judge(self, evidence: float, epoch: int, *, has_room: bool = True) -> None:
-        """Keep what was tried, if it is better; then try the next, or come back to what was kept.
+    def judge(self, evidence: float, epoch: int, *, has_room: bool = True) -> bool:
+        """Keep what was tried, if it is better, or come back to what was kept; whether it is kept.
 
         Args:
             evidence: Of the try.
@@ -165,8 +180,9 @@ class Search:
         is_scaled, self.is_symmetric = not self.is_symmetric, False
         self.tried += is_scaled
         what = f"all precisions × {self.scale * self._factor:.2g}" if is_scaled else "nothing that breaks a symmetry"
-        self._decide(what, evidence, kept=evidence > self.evidence)
-        if evidence > self.evidence:
+        is_kept = evidence > self.evidence
+        self._decide(what, evidence, kept=is_kept)
+        if is_kept:
             if is_scaled:
                 self.scale, self.gained = self.scale * self._factor, self.gained + 1
             self.evidence, self.kept = evidence, copy_parts(self._parts)
@@ -177,8 +193,7 @@ class Search:
         self.is_done = self.is_done or self.tried == self.settings.tries or not has_room
         if self.is_done:
             self.ended = epoch
-        else:
-            self._scale()
+        return is_kept
 
     def finish(self, evidence: float) -> None:
         """Keep what the last epochs came to, if it is better than what was kept before them."""
@@ -226,9 +241,13 @@ class Search:
         return self.settings.factor if self.upwards else 1 / self.settings.factor
 
     @torch.no_grad()
-    def _scale(self) -> None:
-        prior = self.problem.prior
-        prior.log_precision.add_(log(self._factor) * scaled_groups(prior, self.problem)).clamp_(*LOG_PRECISION_RANGE)
+    def _scale(self, blocks: Mapping[str, Block]) -> None:
+        prior, scaled = self.problem.prior, scaled_groups(self.problem.prior, self.problem)
+        before = prior.precisions()
+        prior.log_precision.add_(log(self._factor) * scaled).clamp_(*LOG_PRECISION_RANGE)
+        moved = {group for group, is_scaled in zip(prior.groups, scaled.tolist(), strict=True) if is_scaled}
+        own = {name: block for name, block in blocks.items() if prior.group_of[name] in moved}
+        follow(self.problem, own, before, self.settings.way)
 
     @torch.no_grad()
     def _break_nothing(self) -> None:
@@ -237,6 +256,26 @@ class Search:
         for name in breaking_tensors(self.problem):
             named[name].zero_()
             prior.log_precision[prior.groups.index(prior.group_of[name])] = LOG_PRECISION_RANGE[1]
+
+
+@torch.no_grad()
+def follow(problem: Problem, blocks: Mapping[str, Block], before: Mapping[str, Tensor], way: float) -> None:
+    """Move weights towards the mode that they would have under the precisions there are, if log p(D) were quadratic.
+
+    Args:
+        problem: Whose weights, in place.
+        blocks: The curvature of those that move. Where it is negligible they stay.
+        before: The precisions whose mode they are at.
+        way: The share of the way to go.
+    """
+    now, named = problem.prior.precisions(), weights(problem.model)
+    least = {name: torch.minimum(before[name], now[name]) for name in blocks}
+    stay = decompose_under(blocks, least, vectors=True, processes=problem.data.processes)
+    for name, block in blocks.items():
+        if name not in stay:
+            weight, values = named[name], block.eigenvalues
+            turned = block.turn(weight.flatten().to(values.dtype)) * (before[name] - now[name]) / (values + now[name])
+            weight.add_(block.turn(turned, back=True).view_as(weight), alpha=way)
 
 
 def breaking_tensors(problem: Problem) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy.linalg import hadamard
 from torch import nn
+from torch.testing import assert_close
 
 import symbayes as sb
 from symbayes.curvature import Ggn, Lanczos, Preconditioned, TangentKernel
@@ -73,6 +74,7 @@ def walk(evidences: list[float], **settings) -> tuple[Search, list[float]]:
     search.begin(evidences[0], 0)
     for evidence in evidences[1:]:
         assert not search.is_done
+        search.change({})
         scales.append(float(problem.prior.log_precision[0].detach().exp()))
         with torch.no_grad():
             problem.model[0].bias.fill_(evidence)
@@ -100,6 +102,50 @@ def test_where_nothing_is_better_all_stays_as_it_was():
     search, _ = walk([-3.0, -4.0, -5.0])
     assert (search.evidence, search.scale, search.tried) == (-3.0, 1.0, 2)
     walk([-3.0, -4.0], tries=1)
+
+
+def test_weights_follow_precisions_to_their_mode():
+    """Exactly, where the log-likelihood is quadratic and curvature is that of the data."""
+    inputs = torch.randn(30, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    targets = torch.randn(30, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    model = nn.Linear(4, 3, bias=False).double()
+    problem = Problem(model, as_source((inputs, targets), torch.device("cpu")), sb.Gaussian(), sb.TensorwisePrior(model))
+
+    def mode() -> torch.Tensor:
+        precision = problem.prior.precisions()["weight"].detach()
+        return torch.linalg.solve(inputs.T @ inputs + precision * torch.eye(4, dtype=torch.float64), inputs.T @ targets).T
+
+    blocks = sb.Kfac().curvature(problem.model, problem.data, problem.likelihood).blocks
+    search = Search(ScaleSearch(factor=7.0, way=1.0), problem)
+    with torch.no_grad():
+        model.weight.copy_(mode())
+    search.begin(-1.0, 0)
+    search.change(blocks)
+    assert_close(model.weight.detach(), mode(), rtol=1e-10, atol=0)
+    search.judge(-2.0, 1)
+    search.change(blocks)
+    assert float(problem.prior.precisions()["weight"].detach()) == pytest.approx(7)
+    assert_close(model.weight.detach(), mode(), rtol=1e-10, atol=0)
+    search.settings, begun = ScaleSearch(factor=7.0), model.weight.detach().clone()
+    search.change(blocks)
+    assert_close(model.weight.detach(), (begun + mode()) / 2, rtol=1e-10, atol=0)
+
+
+@torch.no_grad()
+def test_only_weights_whose_precision_is_scaled_follow():
+    problem = with_a_choice()
+    blocks = sb.Kfac().curvature(problem.model, problem.data, problem.likelihood).blocks
+    named = dict(problem.model.named_parameters())
+    before = {name: value.clone() for name, value in named.items()}
+    search = Search(ScaleSearch(factor=2.0, way=1.0), problem)
+    search.begin(-1.0, 0)
+    search.change(blocks)
+    assert all(torch.equal(named[name], before[name]) for name in BREAKING)
+    assert not torch.equal(named[KEEPING], before[KEEPING])
+    exact = blocks[KEEPING].dense()
+    identity, scaled = torch.eye(len(exact), dtype=exact.dtype), problem.prior.precisions()[KEEPING]
+    moved = torch.linalg.solve(exact + scaled * identity, (exact + identity) @ before[KEEPING].flatten())
+    assert_close(named[KEEPING].flatten(), moved, rtol=1e-10, atol=1e-12)
 
 
 def test_paths_that_break_a_symmetry_are_charged_in_full():
@@ -132,15 +178,18 @@ def test_where_a_symmetry_is_broken_the_first_try_keeps_it():
         before = {name: parameter.detach().clone() for name, parameter in named.items()}
         search = Search(ScaleSearch(factor=2.0), problem)
         search.begin(-3.0, 0, breaking=1.0)
+        search.change({})
         assert not named[BREAKING[0]].any()
         assert torch.equal(named[KEEPING], before[KEEPING])
         assert prior.precisions()[BREAKING[0]].log().item() == pytest.approx(LOG_PRECISION_RANGE[1])
         assert prior.precisions()[KEEPING].item() == pytest.approx(1.0)
-        search.judge(-2.0 if gain else -4.0, 1)
+        assert search.judge(-2.0 if gain else -4.0, 1) == gain
+        search.change({})
         assert named[BREAKING[0]].any() == (not gain)
         assert prior.precisions()[KEEPING].item() == pytest.approx(0.5)  # scales are tried then
         search.judge(-5.0, 2)
         assert search.upwards
+        search.change({})
         search.judge(-5.0, 3)
         assert search.is_done
         assert (search.evidence, search.scale, search.tried) == (-2.0 if gain else -3.0, 1.0, 2)  # the first was no scale
@@ -259,7 +308,8 @@ def test_a_search_goes_on_from_a_saved_state(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"tries": 0}, {"share": 0.4}, {"updates": 0}, {"factor": 1.0}, {"rate": 0.0}, {"steps": 0}, {"data": 0}]
+    "wrong",
+    [{"tries": 0}, {"share": 0.4}, {"updates": 0}, {"factor": 1.0}, {"way": 1.1}, {"rate": 0.0}, {"steps": 0}, {"data": 0}],
 )
 def test_settings_without_sense_are_refused(wrong):
     with pytest.raises(ValueError, match="must be"):
@@ -293,6 +343,7 @@ def search_by(epochs: int, evidences: list[float], monkeypatch, **settings):
 def test_what_a_failed_try_did_is_undone_in_the_optimiser_too(epochs, monkeypatch):
     trainer, state = search_by(epochs, [-1.0, -2.0], monkeypatch)
     kept = {name.removeprefix("model."): v for name, v in state.search.kept.items() if name.startswith("model.")}
+    monkeypatch.setattr("symbayes.training.scale.follow", lambda *parts: None)  # which would begin the next try
     trainer.epoch(state)
     assert state.search.upwards
     state.descent.set(1e-12, torch.zeros(4))
