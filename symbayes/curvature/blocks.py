@@ -60,7 +60,7 @@ def eigendecompose(
             continue
         if values.isfinite().all() and (found is None or _is_orthogonal(found)):
             values = torch.where(is_zero[..., 0], 0.0, values.clamp(min=0).to(matrices.dtype) * scale[..., 0])
-            return values, None if found is None else found.to(matrices.dtype)
+            return values, None if found is None else upright(found).to(matrices.dtype)
     raise NotFiniteError(
         f"The curvature of {name!r} could not be decomposed: its entries reach {matrices.abs().max().item():.3g}. "
         "Check that the loss is finite and the weights have not diverged; a smaller learning rate helps."
@@ -84,6 +84,17 @@ def cholesky(matrix: Float[Tensor, "p p"]) -> Float[Tensor, "p p"]:
             f"{matrix.abs().max().item():.3g}. Scale inputs to about size one, and check precisions and weights."
         )
     return factor
+
+
+def upright(vectors: Float[Tensor, "block d d"]) -> Float[Tensor, "block d d"]:
+    """Eigenvectors with the sign that has a positive product with a fixed vector.
+
+    A solver gives either sign, which rounding may turn over: random vectors in an eigenbasis would then be others on another
+    machine, or of other processes.
+    """
+    fixed = 1 + torch.arange(1, vectors.shape[1] + 1, dtype=vectors.dtype, device=vectors.device).square().sin() / 2
+    products = torch.einsum("d,bde->be", fixed, vectors.detach())
+    return vectors * torch.where(products < 0, -1.0, 1.0).to(vectors.dtype)[:, None]
 
 
 def _is_orthogonal(vectors: Float[Tensor, "block d d"]) -> bool:
@@ -183,7 +194,7 @@ class Factor:
             return torch.eye(self.matrices.shape[1], dtype=self.matrices.dtype, device=self.matrices.device).expand(
                 len(self.matrices), -1, -1
             )
-        return torch.linalg.eigh(self.matrices.double()).eigenvectors.to(self.matrices.dtype)
+        return upright(torch.linalg.eigh(self.matrices.double()).eigenvectors).to(self.matrices.dtype)
 
     @property
     def squares(self) -> Float[Tensor, " block"]:

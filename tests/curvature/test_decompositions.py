@@ -41,6 +41,22 @@ def test_a_matrix_of_zeros_has_the_unit_vectors():
     assert_close(nothing.eigenvectors, torch.eye(3)[None])
 
 
+def test_eigenvectors_have_the_sign_that_no_solver_chooses(generator, monkeypatch):
+    """Random vectors in an eigenbasis, and so an evidence, would be others where a solver turns one over."""
+    one, solve = factor(2, 5, generator), torch.linalg.eigh
+    wanted = Factor(one.matrices, False, "weight").eigenvectors
+    signs = torch.tensor([1.0, -1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+
+    def turned_over(matrices):
+        values, vectors = solve(matrices)
+        return torch.return_types.linalg_eigh((values, vectors * signs))
+
+    monkeypatch.setattr(torch.linalg, "eigh", turned_over)
+    assert_close(Factor(one.matrices, False, "weight").eigenvectors, wanted, rtol=0, atol=0)
+    decompose([DenseBlock(one)], vectors=True)
+    assert_close(one.eigenvectors, wanted)
+
+
 def test_what_is_no_number_is_said_with_its_name():
     with pytest.raises(
         NotFiniteError, match=r"The curvature of 'block1.weight' could not be decomposed: its entries reach nan"
