@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil, inf
+from math import ceil
 from typing import Any
 
 import torch
@@ -453,28 +453,21 @@ class LaplaceTrainer(CurvatureTrainer):
         return search.settings.rate_share((epoch - self.main - 1) % self.of_try + 1, self.of_try)
 
     def ends(self, state: CurvatureState) -> bool:
-        search, epoch, last = state.search, state.epoch + 1, super().ends(state)
+        search, epoch, last, blocks = state.search, state.epoch + 1, super().ends(state), partial(self._blocks, state)
         if search is None or search.is_over:  # it was given up
             return last or search is not None
         if epoch == self.main:
-            seed, blocks = int(torch.randint(2**62, (), generator=state.generator)), self._blocks(state)
-            search.begin(search.settings.evidence(self.problem, blocks, seed), seed, breaking_gamma(self.problem, blocks))
-            search.change(blocks)
+            seed, found = int(torch.randint(2**62, (), generator=state.generator)), blocks()
+            search.begin(search.settings.evidence(self.problem, found, seed), seed, breaking_gamma(self.problem, found))
+            search.change(found)
         elif search.is_done and last and epoch > search.ended:
-            search.finish(self._judged(state, search)[0])
+            search.finish(search.assess(blocks)[0])
         elif not search.is_done and epoch > self.main and (epoch - self.main) % self.of_try == 0:
-            evidence, blocks = self._judged(state, search)
+            evidence, found = search.assess(blocks)
             is_kept = search.judge(evidence, epoch, has_room=epoch + self.of_try <= self.schedule.epochs)
             if not search.is_done:
-                search.change(blocks if is_kept else self._blocks(state))
+                search.change(found if is_kept else blocks())
         return last
-
-    def _judged(self, state: CurvatureState, search: Search) -> tuple[float, Mapping[str, Block]]:
-        try:
-            blocks = self._blocks(state)
-            return search.settings.evidence(self.problem, blocks, search.seed), blocks
-        except NotFiniteError:
-            return -inf, {}
 
     def _blocks(self, state: CurvatureState) -> Mapping[str, Block]:
         curvature = self.curvature(state)

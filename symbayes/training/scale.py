@@ -23,7 +23,7 @@ A try takes a limited number of steps, and all epochs that are left then finish 
 judged like a try: what is worse than before is undone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, cos, inf, isfinite, log, pi
 from typing import Any
@@ -157,6 +157,14 @@ class Search:
         self.evidence, self.seed, self.is_symmetric = evidence, seed, breaking > USED
         self.kept = copy_parts(self._parts)
         self._decide("precisions by hyper-steps", evidence, kept=True)
+
+    def assess(self, find: Callable[[], Mapping[str, Block]]) -> tuple[float, Mapping[str, Block]]:
+        """The evidence as all is now, or −∞ where numbers are not finite, and the curvature near which it was sought."""
+        try:
+            blocks = find()
+            return self.settings.evidence(self.problem, blocks, self.seed), blocks
+        except NotFiniteError:
+            return -inf, {}
 
     def change(self, blocks: Mapping[str, Block]) -> None:
         """Change what is kept, for the next try.
