@@ -10,8 +10,8 @@ from torch import Tensor
 
 from symbayes.dynamics.trajectories import Trajectories
 
-#: Differences of this order are small where motion is smooth.
-_ORDER = 4
+#: Differences of this order are small where motion is smooth; of these, where it is smooth and steps are short.
+_ORDER, _ORDERS = 4, (4, 6, 8)
 #: Noise over roughness: which are compared.
 _WEIGHTS = np.logspace(-12, 12, 97)
 #: The median of what is normal, in stds.
@@ -140,9 +140,9 @@ def _bases(times: Float64[np.ndarray, "k t"]) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _differences(times: Float64[np.ndarray, " t"]) -> Float64[np.ndarray, "d t"]:
-    """Those of the highest order that there are, per unit of the usual step."""
-    order = min(_ORDER, len(times) - 1)
+def _differences(times: Float64[np.ndarray, " t"], order: int = _ORDER) -> Float64[np.ndarray, "d t"]:
+    """Those of an order, or of the highest that there are, per unit of the usual step."""
+    order = min(order, len(times) - 1)
     at = (times - times[0]) / np.median(np.diff(times))
     found = np.eye(len(at))
     for k in range(1, order + 1):
@@ -159,13 +159,16 @@ def _roughness(times: Float64[np.ndarray, " t"]) -> Float64[np.ndarray, "t t"]:
 def _usual_noise(states: Float64[np.ndarray, "k t m"], times: Float64[np.ndarray, "k t"]) -> Float64[np.ndarray, " m"]:
     """The std of noise that the median difference may come from: at most so large it is, since noise is everywhere.
 
-    Motion that is fast for a few states is taken for noise by the evidence, which has it as rough everywhere.
+    Motion that is fast for a few states is taken for noise by the evidence, which has it as rough everywhere. Differences of
+    noise are as large in every order, those of motion are less and less where steps are short: the least decides.
     """
-    found = []
+    found: dict[int, list[np.ndarray]] = {order: [] for order in _ORDERS}
     for row, at in zip(states, times, strict=True):
-        differences = _differences(at[:_LONGEST])
-        found.append(np.abs(differences @ row[:_LONGEST]) / np.linalg.norm(differences, axis=1, keepdims=True))
-    return np.asarray(np.median(np.concatenate(found), axis=0) / _NORMAL)
+        for order, sizes in found.items():
+            differences = _differences(at[:_LONGEST], order)
+            sizes.append(np.abs(differences @ row[:_LONGEST]) / np.linalg.norm(differences, axis=1, keepdims=True))
+    medians = [np.median(np.concatenate(sizes), axis=0) for sizes in found.values()]
+    return np.asarray(np.min(medians, axis=0) / _NORMAL)
 
 
 def _noise(roughness: list[np.ndarray], values: list[np.ndarray]) -> float:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from symbayes.data.source import as_source
@@ -22,6 +23,7 @@ from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.quantity import span_of
 from symbayes.dynamics.search import Search
+from symbayes.dynamics.shapes import shaped
 from symbayes.dynamics.summary import DiscoveryRecord
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.systems import system as by_name
@@ -137,7 +139,6 @@ def find_terms(
     _check_copies(train, rest)
     few = different(train, rest, seen.noise) < ENOUGH
     both = torch.cat([each.trajectories.states.flatten(0, 1) for each in (seen, other)])
-    sources = libraries(train.names, both, terms.libraries)
     verdicts: list[Verdict] = []
 
     def holds(found: Sum) -> bool:
@@ -147,7 +148,9 @@ def find_terms(
         verdicts.append(verdict)
         return verdicts[-1].holds
 
-    found = candidates(sources, seen, holds, terms)
+    with threadpool_limits(1, user_api="blas"):  # of small matrices, which threads only slow down
+        sources = [*libraries(train.names, both, terms.libraries), *shaped(train.names, seen, terms.libraries)]
+        found = candidates(sources, seen, holds, terms)
     judged = [(one, follows, verdict) for (one, follows), verdict in zip(found, controlled(verdicts), strict=True)]
     truth = by_name(system) if isinstance(system, str) else system
     names = tuple(library.name for library in sources)

@@ -21,8 +21,8 @@ from symbayes.dynamics.phase import States
 Matrix = Float64[np.ndarray, "p p"]
 Numbers = Float64[np.ndarray, " p"]
 
-#: What of the noise is not subtracted: that of a quantity cannot be known better than this.
-_UNSURE = 0.2
+#: What of the noise is not subtracted, since it cannot be known better than this, and what is left of it at least.
+_UNSURE, _LITTLE = 0.5, 0.05
 #: Added to (W − N) / V: below it all are equally constant.
 _LEAST = 1e-9
 #: Of the variance of a sum: where more of it is along trajectories, it exceeds all tolerances, and need not be tested.
@@ -42,6 +42,8 @@ _POINTS, _TRIES = 500, 40
 #: Of the square of a slope, where a sum is to say what a network has learned: what may be across it at most; what is not told
 #: apart, since the network is not exact; and how many trajectories its states count as, since it errs at all alike.
 _ACROSS, _INEXACT, _ALIKE = 0.02, 2e-3, 4
+#: Of so many terms one is left out at once where there are many, and how often an interval with a root is halved.
+_AT_ONCE, _HALVINGS = 24, 40
 #: Of the largest term of a sum, what one has at least by which all others are divided.
 _UNIT = 0.2
 
@@ -126,6 +128,39 @@ class Moments:
 
         These are of terms whose V is one.
         """
+        _, vectors, (W, N, V) = self._solved(places)
+        chosen = vectors[:, 0]
+        along, noise, total = (float(chosen @ each @ chosen) for each in (W, N, V))
+        return max(along - (1 - _UNSURE) * noise, _LITTLE * noise, 0.0) / total, chosen
+
+    def inconstancy(self) -> float:
+        """How little is constant: all (W − N) / V that are small, in logarithms, less what counts as small."""
+        places = self.clear()
+        values = self._solved(places)[0].clip(0) if places else np.zeros(0)
+        return float(np.log((values + self.resolution) / _HOPELESS).clip(max=0).sum())
+
+    def without(self, places: Sequence[int]) -> Numbers:
+        """The same, for each term, of sums of all others.
+
+        Sums are Σ a_i u_i of those that `_solved` gives, with ratios λ_i. One without term j has Σ a_i u_ij = 0, so the least
+        is the root μ of Σ u_ij² / (λ_i − μ) between the two smallest λ.
+        """
+        ratios, sums, _ = self._solved(places)
+        if len(ratios) < 2:
+            return np.full(len(places), np.inf)
+        ratios, squares = ratios.clip(0), sums**2
+        low, high = np.full(len(places), ratios[0]), np.full(len(places), ratios[1])
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            with np.errstate(divide="ignore", invalid="ignore"):
+                above = (squares / (ratios - middle[:, None])).sum(1) > 0
+            low, high = np.where(above, low, middle), np.where(above, middle, high)
+        return np.asarray(high)
+
+    def _solved(
+        self, places: Sequence[int]
+    ) -> tuple[Float64[np.ndarray, " k"], Float64[np.ndarray, "p k"], tuple[Matrix, Matrix, Matrix]]:
+        """(W − N) / V of sums, the smallest first, their coefficients, and W, N and V of terms whose V is one."""
         at = np.ix_(places, places)
         W, N, V = self.along[at], self.noise[at], self.total[at]
         unit = np.sqrt(np.diagonal(V).clip(1e-300))
@@ -134,9 +169,8 @@ class Moments:
         kept = values >= _SAME * values[-1].clip(1e-300)
         kept[-1] = True  # where all terms are the same up to rounding, none is
         basis = vectors[:, kept] / np.sqrt(values[kept].clip(1e-300))
-        chosen = basis @ np.linalg.eigh(basis.T @ (W - (1 - _UNSURE) * N) @ basis)[1][:, 0]
-        along, noise, total = (float(chosen @ each @ chosen) for each in (W, N, V))
-        return (max(along - noise, 0.0) + _UNSURE * noise) / total, chosen
+        ratios, sums = np.linalg.eigh(basis.T @ (W - (1 - _UNSURE) * N) @ basis)
+        return ratios, basis @ sums, (W, N, V)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +214,9 @@ class ByTrajectory:
         return Moments(W.numpy(), N.numpy(), total.numpy(), self.size.numpy(), len(kept))
 
 
-def shortened(library: Library, moments: Moments, allowed: Sequence[int], longest: int) -> Sum | None:
+def shortened(
+    library: Library, moments: Moments, allowed: Sequence[int], longest: int, resolution: float | None = None
+) -> Sum | None:
     """The sum of the best score among those on the way from all allowed terms to a single one.
 
     Args:
@@ -188,18 +224,24 @@ def shortened(library: Library, moments: Moments, allowed: Sequence[int], longes
         moments: Of them.
         allowed: The places of terms that it may have.
         longest: How many it has at most.
+        resolution: Of (W − N) / V, the same for all libraries that are compared; None for that of this one.
     """
+    resolution = moments.resolution if resolution is None else resolution
     places, best = list(allowed), (np.inf, np.inf, list[int](), np.zeros(0))
     costs = library.costs
     while places:
         left, coefficients = moments.most_constant(places)
+        cost = sum(costs[place] for place in places)
         if len(places) <= longest:
-            cost = sum(costs[place] for place in places)
-            score = _score(left + moments.resolution, cost, moments.trajectories)
+            score = _score(left + resolution, cost, moments.trajectories)
             if score < best[0]:
                 best = (score, left, list(places), coefficients)
-        order = np.argsort(np.abs(coefficients))
-        gone = max(1, len(places) // 12) if len(places) > 2 * longest else 1
+        without = [
+            _score(each + resolution, cost - costs[place], moments.trajectories)
+            for place, each in zip(places, moments.without(places).tolist(), strict=True)
+        ]
+        order = np.lexsort([np.abs(coefficients), np.round(without, 6)])  # the smallest coefficient first, of equally good ones
+        gone = max(1, len(places) // _AT_ONCE) if len(places) > 2 * longest else 1
         places = [places[place] for place in sorted(order[gone:])]
     score, left, chosen, coefficients = best
     if not chosen:
@@ -281,6 +323,14 @@ class Independent:
         slopes = self._slopes(found)
         span = [*self._same, *self._spanning]
         return bool(self._spanning) and outside(slopes, span) < min(_DEPENDENT + _MORE * found.left, _MOST)
+
+    def settled(self, library: Library) -> list[bool]:
+        """Of every term whether it is conserved by itself, as a function of one that holds: no other sum has need of it."""
+        slopes = torch.einsum("npm,md->pnd", library.slopes(self.points), self._directions)
+        held = [_directed(each) for each in self._held]
+        across = [(own - (own * unit).sum(1, keepdim=True) * unit).square().sum() for own in slopes for unit in held]
+        least = torch.stack(across).unflatten(0, (len(slopes), len(held))).amin(1)
+        return (least < _DEPENDENT * slopes.square().sum((1, 2))).tolist()
 
     def add(self, found: Sum) -> None:
         """One more that holds."""
@@ -395,10 +445,15 @@ def candidates(
     """
     moments = [Moments.of(library, seen) for library in libraries]
     allowed = [each.clear() for each in moments]
-    waiting = [shortened(*of, terms.longest) for of in zip(libraries, moments, allowed, strict=True)]
+    resolution = float(np.median([each.resolution for each in moments]))
+
+    def best_of(place: int) -> Sum | None:
+        return shortened(libraries[place], moments[place], allowed[place], terms.longest, resolution)
+
+    waiting = [best_of(place) for place in range(len(libraries))]
     found, known, fruitful, refused = list[tuple[Sum, bool]](), Independent(seen), set[int](), set[tuple[str, ...]]()
     for _ in range(_TRIES):
-        at = min(range(len(waiting)), key=lambda place: np.inf if (of := waiting[place]) is None else of.score)
+        at = min(range(len(waiting)), key=lambda place: np.inf if (of := waiting[place]) is None else round(of.score, 3))
         best = waiting[at]
         if best is None or len(found) == terms.most or (best.left > _HOPELESS and found):
             break
@@ -414,7 +469,13 @@ def candidates(
                 continue
             known.add(best)
             fruitful.add(at)
+            for place, library in enumerate(libraries):
+                settled = known.settled(library)
+                left = [term for term in allowed[place] if not settled[term]]
+                changed, allowed[place] = len(left) < len(allowed[place]), left
+                if changed and (place == at or waiting[place] is not None):
+                    waiting[place] = best_of(place)
         term = best.library.terms[pivot(best, seen)]
         allowed[at] = [place for place in allowed[at] if libraries[at].terms[place] != term]
-        waiting[at] = shortened(libraries[at], moments[at], allowed[at], terms.longest)
+        waiting[at] = best_of(at)
     return found

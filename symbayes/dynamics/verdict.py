@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from symbayes.dynamics.denoising import Denoised, as_seen
-from symbayes.dynamics.phase import Observable, gradient
+from symbayes.dynamics.phase import Observable, States, gradient
 from symbayes.dynamics.trajectories import Trajectories
 from symbayes.text import percent
 
@@ -22,8 +22,8 @@ from symbayes.text import percent
 SURE = 0.95
 #: Of the spread of a quantity: what it may vary by without noise, and at most; and what rounding may make it vary by.
 _TOLERANCE, _COARSEST, _ROUNDING = 0.01, 0.15, 1e-4
-#: And how much of the variance of what noise is left it may have on top.
-_NOISE = 3.0
+#: And of the variance that noise which is left gives it: what it may have on top, how many stds of that more, and at most.
+_NOISE, _CHANCE, _LARGEST = 1.0, 2.0, 3.0
 #: How much less it must vary than quadratics do, and how much these must, or trajectories are too short to tell.
 _SLOWER, _TOO_SHORT = 1 / 8, 0.1
 #: The share of trajectories along which it may vary more than the tolerance.
@@ -140,14 +140,14 @@ def judge(observable: Observable, seen: Denoised, tolerance: float | None = None
     if tolerance is None:
         own = (float((slopes.square() @ _motion(seen)).mean()) / spread) ** 0.5
         without = min(_TOLERANCE, max(_SLOWER * own, _ROUNDING))
-        tolerance = min((without**2 + _NOISE * noisy) ** 0.5, _COARSEST)
+        tolerance = min((without**2 + _slack(slopes, seen) * noisy) ** 0.5, _COARSEST)
     tolerance = min(tolerance, coarsest)
     blank = replace(blank, variation=variation, most=most, tolerance=tolerance, least_trend=least_trend)
     if usual <= _TOO_SHORT:
         return replace(blank, reason="trajectories are too short")
     if noisy > _COARSEST**2:
         return replace(blank, reason="noise is too large")
-    if seen.is_coarse and _NOISE * noisy > _TOLERANCE**2:
+    if seen.is_coarse and _LARGEST * noisy > _TOLERANCE**2:
         return replace(blank, reason="steps are too long, or angles wrap, to tell motion from noise")
     if count < ENOUGH:
         return replace(blank, reason="trajectories are too few")
@@ -203,6 +203,17 @@ def typical_variation(seen: Denoised) -> float:
     spread = values.flatten(0, 1).var(0, correction=0)
     moves = spread > _TRIVIAL**2 * values.flatten(0, 1).square().mean(0)
     return float((values.var(1, correction=0).mean(0)[moves] / spread[moves]).mean().sqrt()) if moves.any() else 0.0
+
+
+def _slack(slopes: States, seen: Denoised) -> float:
+    """What a quantity may vary by along a trajectory, in units of the variance that noise gives it on average.
+
+    What is left of noise has as many degrees of freedom along a trajectory as smoothing kept.
+    """
+    seen_by = float((slopes.square() @ seen.noise.square()).mean())
+    kept = float((slopes.square() * seen.left.flatten(0, 1)).sum(1).mean()) / max(seen_by, 1e-300)
+    freedom = max(kept * seen.trajectories.states.shape[1], 1.0)
+    return float(min(_NOISE + _CHANCE * (2 / freedom) ** 0.5, _LARGEST))
 
 
 def _motion(seen: Denoised) -> Float[Tensor, " m"]:

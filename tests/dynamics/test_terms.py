@@ -12,7 +12,7 @@ import symbayes as sb
 from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics import Search, Terms, Trajectories
 from symbayes.dynamics.denoising import denoised
-from symbayes.dynamics.library import KINDS, libraries
+from symbayes.dynamics.library import KINDS, Atom, Library, libraries, shapes
 from symbayes.dynamics.phase import gradient
 from symbayes.dynamics.summary import DiscoverySummary, read_discovery
 from symbayes.dynamics.tables import save_csv
@@ -44,24 +44,29 @@ def pendulum(friction=0.0, **more):
     )
 
 
-def states(count=50, seed=0):
-    return torch.from_numpy(np.random.default_rng(seed).uniform(0.5, 2, (count, 4)))
+def states(count=50, seed=0, size=4):
+    """Away from zero, and so are the differences of coordinates."""
+    return torch.from_numpy(np.random.default_rng(seed).uniform(0.5, 1, (count, size))) + torch.arange(size) / 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_slopes_of_terms_are_their_derivatives(kind):
-    (library,) = libraries(NAMES, states(), [kind])
-    exact = torch.func.vmap(torch.func.jacrev(lambda x: library(x[None])[0]))(states())
-    assert_close(library.slopes(states()), exact)
+    names = ("x", "y", "z", "px", "py", "pz") if kind == "central" else NAMES
+    at = states(size=len(names))
+    (library,) = libraries(names, at, [kind])
+    exact = torch.func.vmap(torch.func.jacrev(lambda x: library(x[None])[0]))(at)
+    assert_close(library.slopes(at), exact)
     assert len(set(library.names)) == len(library.terms) == len(library.costs)
     assert library.part([2, 0]).names == (library.names[2], library.names[0])
 
 
 def test_logarithms_and_lengths_are_of_what_keeps_away_from_zero():
-    around = states() - 1.2
-    without_logarithms = [kind for kind in KINDS if kind != "logarithmic"]
-    assert [library.name for library in libraries(NAMES, around)] == without_logarithms
-    assert all("log(px)" not in library.names for library in libraries(NAMES, around))
+    in_plane = [kind for kind in KINDS if kind != "central"]
+    assert [library.name for library in libraries(NAMES, states())] == in_plane
+    around = torch.randn(50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    of_signs = ("logarithmic", "between", "polar")
+    assert [library.name for library in libraries(NAMES, around)] == [kind for kind in in_plane if kind not in of_signs]
+    assert not any(name.startswith(("log(px", "px⁻")) for library in libraries(NAMES, around) for name in library.names)
     with pytest.raises(ValueError, match=r"Libraries must be among linear, .*; got 'cubic'"):
         libraries(NAMES, around, ["cubic"])
 
@@ -91,6 +96,29 @@ def test_the_shortest_sum_is_found_and_fitted_again():
     fitted, errors = refitted(found, seen)
     assert_close(fitted, found.coefficients, rtol=0.01, atol=0)
     assert (errors < 0.05 * fitted.abs()).all()
+
+
+def test_what_a_sum_loses_with_each_of_its_terms_is_that_of_solving_again():
+    seen = denoised(pendulum(noise=0.03))
+    (library,) = libraries(("θ", "p"), seen.trajectories.states.flatten(0, 1), ["trigonometric"])
+    moments = Moments.of(library, seen)
+    places = moments.clear()[:8]
+    exact = [float(moments._solved([each for each in places if each != gone])[0].clip(0)[0]) for gone in places]
+    assert moments.without(places) == pytest.approx(exact, rel=1e-5)
+
+
+def test_a_term_is_left_out_by_what_the_sum_loses_and_not_by_its_size():
+    """Of p²/2 + q²/2, seen beside both halves of q²: their coefficients are large, and neither is needed."""
+    seen = denoised(moved(lambda _, x: np.stack([x[:, 1], -x[:, 0]], 1), states(40, size=2).numpy() - 1.2, 10.0, noise=0.02))
+    atoms = (
+        Atom("p²", lambda x: x[:, 1] ** 2),
+        Atom("q² + s", lambda x: x[:, 0] ** 2 + 0.01 * x[:, 0], 2.0),
+        Atom("q² − s", lambda x: x[:, 0] ** 2 - 0.01 * x[:, 0], 2.0),
+        Atom("q²", lambda x: x[:, 0] ** 2),
+    )
+    library = Library("near", atoms, tuple((place,) for place in range(4)))
+    found = shortened(library, Moments.of(library, seen), range(4), 12)
+    assert found.library.names == ("p²", "q²")
 
 
 def test_what_slopes_do_not_span_is_what_a_projection_leaves():
@@ -170,6 +198,27 @@ def molecules(_, x):
     return np.stack([x[:, 1], 48 * x[:, 0] ** -13.0 - 24 * x[:, 0] ** -7.0], 1)
 
 
+def springs(_, x):
+    """In a ring, and stiffer as they are longer."""
+    q, p = x[:, :3], x[:, 3:]
+    apart = np.roll(q, -1, 1) - q
+    pull = apart + apart**3
+    return np.concatenate([p, pull - np.roll(pull, 1, 1)], 1)
+
+
+def repelled(_, x):
+    """By inverse squares, on a line."""
+    q, p = x[:, :3], x[:, 3:]
+    apart = q[:, :, None] - q[:, None] + np.eye(3)
+    return np.concatenate([p, (2 * apart**-3.0 * (1 - np.eye(3))).sum(2)], 1)
+
+
+def on_a_spring(_, x):
+    """And swinging: r, θ and their momenta."""
+    r, θ, pr, pθ = x.T
+    return np.stack([pr, pθ / r**2, pθ**2 / r**3 - 4 * (r - 1) + np.cos(θ), -r * np.sin(θ)], 1)
+
+
 DISTANCES = [f"log(√((x{i} − x{j})² + (y{i} − y{j})²))" for i, j in ((1, 2), (1, 3), (2, 3))]
 
 
@@ -181,6 +230,9 @@ DISTANCES = [f"log(√((x{i} − x{j})² + (y{i} − y{j})²))" for i, j in ((1,
         (morse, "q p", [-0.5, -0.5], [1.2, 0.5], 12.0, None, ["p²", "exp(−q)", "exp(−2 q)"]),
         (bead, "θ ω", [-1.5, -1], [1.5, 1], 12.0, None, ["ω²", "cos(θ)", "cos(2 θ)"]),
         (molecules, "r p", [1.0, -0.3], [1.5, 0.3], 3.0, None, ["p²", "r⁻⁶", "r⁻¹²"]),
+        (springs, "q1 q2 q3 p1 p2 p3", [-1] * 6, [1] * 6, 6.0, None, ["p1²", "(q1 − q2)⁴", "(q1 − q3)⁴", "(q2 − q3)⁴"]),
+        (repelled, "q1 q2 q3 p1 p2 p3", [0, 1, 2] + 3 * [-0.3], [0.6, 1.6, 2.6] + 3 * [0.3], 3.0, None, ["(q2 − q1)⁻²"]),
+        (on_a_spring, "r θ a b", [0.9, -0.8, -0.3, -0.5], [1.4, 0.8, 0.3, 0.5], 10.0, None, ["b² r⁻²", "r cos(θ)"]),
     ],
 )
 def test_energies_of_many_forms_are_found(velocity, names, low, high, time, kind, law):
@@ -188,6 +240,42 @@ def test_energies_of_many_forms_are_found(velocity, names, low, high, time, kind
     settings = Terms(libraries=("linear", "quadratic", kind)) if kind else None
     found = sb.discover(moved(velocity, initial, time, steps=60, names=tuple(names.split())), search=settings)
     assert any(set(law) <= {term.monomial for term in one.terms} for one in found.conserved), formulas(found)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+@pytest.mark.parametrize(
+    ("velocity", "low", "high", "law"),
+    [
+        (lambda _, x: np.stack([x[:, 1], -np.sin(0.7 * x[:, 0])], 1), [-3.5, -1], [3.5, 1], ["p²", "cos(0.7 q)"]),
+        (lambda _, x: np.stack([x[:, 1], 1 - np.exp(0.6 * x[:, 0])], 1), [-3, -1.5], [1.5, 1.5], ["q", "p²", "exp(0.6 q)"]),
+        (lambda _, x: np.stack([x[:, 1] / (1 + x[:, 1] ** 2) ** 0.5, -x[:, 0]], 1), [-2, -3], [2, 3], ["q²", "√(p² + 1)"]),
+    ],
+)
+def test_numbers_inside_of_terms_are_found(velocity, low, high, law, noise):
+    initial = np.random.default_rng(0).uniform(low, high, (60, 2))
+    found = sb.discover(moved(velocity, initial, 14.0, steps=150, noise=noise))
+    (one,) = found.conserved
+    if not noise:
+        assert [term.monomial for term in one.terms] == law
+    values = one(moved(velocity, np.random.default_rng(1).uniform(low, high, (20, 2)), 14.0).states.flatten(0, 1))
+    values = values.unflatten(0, (20, -1))
+    assert values.var(1).mean() < (1e-3 if noise else 1e-9) * values.var()
+
+
+@pytest.mark.parametrize(
+    ("names", "number", "some"),
+    [
+        ("q1 q2", 1.0, ["cos(q1)", "exp(−q1)", "exp(2 q2)", "√(q1² + 1)"]),
+        ("q1 q2 p1 p2", 0.5, ["cos(0.5 (q1 − q2))", "exp(−0.5 q1)", "exp(q1 − q2)", "√(q1² + q2² + 0.25)⁻¹"]),
+    ],
+)
+def test_terms_with_a_number_have_names_and_slopes(names, number, some):
+    at = torch.randn(40, len(names.split()), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    every = [shape.library(number) for shape in shapes(names.split(), at)]
+    assert set(some) <= {name for library in every for name in library.names}
+    for library in every:
+        exact = torch.func.vmap(torch.func.jacrev(lambda x, library=library: library(x[None])[0]))(at)
+        assert_close(library.slopes(at), exact)
 
 
 def test_what_is_the_same_for_all_states_tells_no_laws_apart():
