@@ -44,6 +44,8 @@ _POINTS, _TRIES = 500, 40
 _ACROSS, _INEXACT, _ALIKE = 0.02, 2e-3, 4
 #: Of so many terms one is left out at once where there are many, and how often an interval with a root is halved.
 _AT_ONCE, _HALVINGS = 24, 40
+#: How often a sum is improved, by how many terms of either kind, and by how much at least.
+_ROUNDS, _NEAREST, _BETTER = 5, 3, 0.1
 #: Of the largest term of a sum, what one has at least by which all others are divided.
 _UNIT = 0.2
 
@@ -123,44 +125,8 @@ class Moments:
         noise, total = np.diagonal(self.noise), np.diagonal(self.total)
         return [int(place) for place in np.flatnonzero((total > _SAME) & (noise <= _NOISY * total))]
 
-    def most_constant(self, places: Sequence[int]) -> tuple[float, Numbers]:
-        """The smallest (W − N) / V of sums of some terms, with its share of N that is not known, and its coefficients.
-
-        These are of terms whose V is one.
-        """
-        _, vectors, (W, N, V) = self._solved(places)
-        chosen = vectors[:, 0]
-        along, noise, total = (float(chosen @ each @ chosen) for each in (W, N, V))
-        return max(along - (1 - _UNSURE) * noise, _LITTLE * noise, 0.0) / total, chosen
-
-    def inconstancy(self) -> float:
-        """How little is constant: all (W − N) / V that are small, in logarithms, less what counts as small."""
-        places = self.clear()
-        values = self._solved(places)[0].clip(0) if places else np.zeros(0)
-        return float(np.log((values + self.resolution) / _HOPELESS).clip(max=0).sum())
-
-    def without(self, places: Sequence[int]) -> Numbers:
-        """The same, for each term, of sums of all others.
-
-        Sums are Σ a_i u_i of those that `_solved` gives, with ratios λ_i. One without term j has Σ a_i u_ij = 0, so the least
-        is the root μ of Σ u_ij² / (λ_i − μ) between the two smallest λ.
-        """
-        ratios, sums, _ = self._solved(places)
-        if len(ratios) < 2:
-            return np.full(len(places), np.inf)
-        ratios, squares = ratios.clip(0), sums**2
-        low, high = np.full(len(places), ratios[0]), np.full(len(places), ratios[1])
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            with np.errstate(divide="ignore", invalid="ignore"):
-                above = (squares / (ratios - middle[:, None])).sum(1) > 0
-            low, high = np.where(above, low, middle), np.where(above, middle, high)
-        return np.asarray(high)
-
-    def _solved(
-        self, places: Sequence[int]
-    ) -> tuple[Float64[np.ndarray, " k"], Float64[np.ndarray, "p k"], tuple[Matrix, Matrix, Matrix]]:
-        """(W − N) / V of sums, the smallest first, their coefficients, and W, N and V of terms whose V is one."""
+    def of_terms(self, places: Sequence[int]) -> "Sums":
+        """All sums of some terms."""
         at = np.ix_(places, places)
         W, N, V = self.along[at], self.noise[at], self.total[at]
         unit = np.sqrt(np.diagonal(V).clip(1e-300))
@@ -169,8 +135,55 @@ class Moments:
         kept = values >= _SAME * values[-1].clip(1e-300)
         kept[-1] = True  # where all terms are the same up to rounding, none is
         basis = vectors[:, kept] / np.sqrt(values[kept].clip(1e-300))
-        ratios, sums = np.linalg.eigh(basis.T @ (W - (1 - _UNSURE) * N) @ basis)
-        return ratios, basis @ sums, (W, N, V)
+        ratios, turned = np.linalg.eigh(basis.T @ (W - (1 - _UNSURE) * N) @ basis)
+        sums = basis @ turned
+        chosen = sums[:, 0]
+        along, noise, total = (float(chosen @ each @ chosen) for each in (W, N, V))
+        left = max(along - (1 - _UNSURE) * noise, _LITTLE * noise, 0.0) / total
+        return Sums(ratios.clip(0), sums, left)
+
+    def inconstancy(self) -> float:
+        """How little is constant: all (W − N) / V that are small, in logarithms, less what counts as small."""
+        places = self.clear()
+        ratios = self.of_terms(places).ratios if places else np.zeros(0)
+        return float(np.log((ratios + self.resolution) / _HOPELESS).clip(max=0).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums of some terms that are independent of each other, those first that are most constant.
+
+    Args:
+        ratios: (W − N) / V of each, with the share of N that is not known.
+        all: Their coefficients, one column for each, of terms whose V is one.
+        left: The first ratio; of the noise some is always left.
+    """
+
+    ratios: Float64[np.ndarray, " k"]
+    all: Float64[np.ndarray, "p k"]
+    left: float
+
+    @property
+    def most_constant(self) -> Numbers:
+        """The coefficients of the first."""
+        return self.all[:, 0]
+
+    def without(self) -> Numbers:
+        """For each term, the smallest ratio of sums that do not have it.
+
+        Sums are Σ a_i u_i, with ratios λ_i. One without term j has Σ a_i u_ij = 0, so its ratio is the root μ of
+        Σ u_ij² / (λ_i − μ) between the two smallest λ.
+        """
+        if len(self.ratios) < 2:
+            return np.full(len(self.all), np.inf)
+        squares = self.all**2
+        low, high = np.full(len(self.all), self.ratios[0]), np.full(len(self.all), self.ratios[1])
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            with np.errstate(divide="ignore", invalid="ignore"):
+                above = (squares / (self.ratios - middle[:, None])).sum(1) > 0
+            low, high = np.where(above, low, middle), np.where(above, middle, high)
+        return np.asarray(high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,24 +243,63 @@ def shortened(
     places, best = list(allowed), (np.inf, np.inf, list[int](), np.zeros(0))
     costs = library.costs
     while places:
-        left, coefficients = moments.most_constant(places)
+        sums = moments.of_terms(places)
         cost = sum(costs[place] for place in places)
         if len(places) <= longest:
-            score = _score(left + resolution, cost, moments.trajectories)
+            score = _score(sums.left + resolution, cost, moments.trajectories)
             if score < best[0]:
-                best = (score, left, list(places), coefficients)
+                best = (score, sums.left, list(places), sums.most_constant)
         without = [
             _score(each + resolution, cost - costs[place], moments.trajectories)
-            for place, each in zip(places, moments.without(places).tolist(), strict=True)
+            for place, each in zip(places, sums.without().tolist(), strict=True)
         ]
-        order = np.lexsort([np.abs(coefficients), np.round(without, 6)])  # the smallest coefficient first, of equally good ones
-        gone = max(1, len(places) // _AT_ONCE) if len(places) > 2 * longest else 1
+        order = np.lexsort([np.abs(sums.most_constant), np.round(without, 6)])  # by coefficients where all are equally good
+        # Of many terms several at once, but fewer than there are sums that are alike: each may need one of those.
+        alike = int((sums.ratios <= resolution).sum())
+        gone = min(len(places) // _AT_ONCE, alike - 1 if alike > 1 else len(places)) if len(places) > 2 * longest else 1
+        gone = max(gone, 1)
         places = [places[place] for place in sorted(order[gone:])]
     score, left, chosen, coefficients = best
     if not chosen:
         return None
     unit = np.sqrt(np.diagonal(moments.total)[chosen]) * moments.size[chosen]
     return Sum(library.part(chosen), torch.from_numpy(coefficients / unit), score, left)
+
+
+def improved(
+    found: Sum,
+    library: Library,
+    moments: Moments,
+    allowed: Sequence[int],
+    longest: int,
+    resolution: float,
+    is_new: Callable[[Sum], bool],
+) -> Sum:
+    """A sum of a better score, if there is one near: with a term more from which others may be left out again.
+
+    On its way down a sum may lose a term that a shorter one has. With that term there are two that are constant, or one that
+    is more so.
+
+    Args:
+        found: A sum of terms of the library.
+        library: Of terms.
+        moments: Of them.
+        allowed: The places of terms that it may have.
+        longest: How many it has at most.
+        resolution: As in `shortened`.
+        is_new: Whether a sum may take its place.
+    """
+    for _ in range(_ROUNDS):
+        places = [library.terms.index(term) for term in found.library.terms]
+        others = [place for place in allowed if place not in places]
+        ratios = [moments.of_terms([*places, place]).ratios[:2] for place in others]
+        order = np.argsort(np.array(ratios).reshape(-1, 2), axis=0)[:_NEAREST]
+        near = [shortened(library, moments, [*places, others[k]], longest, resolution) for k in sorted(set(order.flat))]
+        better = [one for one in near if one is not None and one.score < found.score - _BETTER and is_new(one)]
+        if not better:
+            break
+        found = min(better, key=lambda one: one.score)
+    return found
 
 
 def refitted(found: Sum, seen: Denoised) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:
@@ -263,7 +315,7 @@ def refitted(found: Sum, seen: Denoised) -> tuple[Float[Tensor, " s"], Float[Ten
 
     def solved(moments: Moments) -> Tensor:
         unit = np.sqrt(np.diagonal(moments.total).clip(1e-300)) * moments.size
-        coefficients = torch.from_numpy(moments.most_constant(places)[1] / unit)
+        coefficients = torch.from_numpy(moments.of_terms(places).most_constant / unit)
         of_terms, wanted = coefficients * size, found.coefficients * size
         return coefficients * (of_terms @ wanted) / (of_terms @ of_terms)
 
@@ -434,7 +486,8 @@ def candidates(
     That of the best score comes first, of all libraries; of equal ones, that of the simplest. It is judged before the
     next is sought: what is a function of one or two that hold is passed over, or of all in a library that gave none of them,
     and the library of one that does not hold is closed, as is any other that offers the same terms. After each, the term of it
-    that varies most is left out of what its library is asked for next. What varies more than any tolerance is passed over,
+    that varies most is left out of what libraries that have all of its terms are asked for next, and so are terms that are
+    conserved by themselves. What varies more than any tolerance is passed over,
     unless there is nothing else: so that it can be said how far it is from conserved.
 
     Args:
@@ -462,6 +515,7 @@ def candidates(
             continue
         follows = known.follows(best)
         if known.is_new(best) and (at in fruitful or not follows):
+            best = improved(best, libraries[at], moments[at], allowed[at], terms.longest, resolution, known.is_new)
             found.append((best, follows))
             if not holds(best):
                 waiting[at] = None
@@ -469,13 +523,13 @@ def candidates(
                 continue
             known.add(best)
             fruitful.add(at)
-            for place, library in enumerate(libraries):
-                settled = known.settled(library)
-                left = [term for term in allowed[place] if not settled[term]]
-                changed, allowed[place] = len(left) < len(allowed[place]), left
-                if changed and (place == at or waiting[place] is not None):
-                    waiting[place] = best_of(place)
-        term = best.library.terms[pivot(best, seen)]
-        allowed[at] = [place for place in allowed[at] if libraries[at].terms[place] != term]
-        waiting[at] = best_of(at)
+        names, most = set(best.library.names), best.library.names[pivot(best, seen)]
+        for place, library in enumerate(libraries):
+            open_to = {library.names[term]: term for term in allowed[place]}
+            gone = {open_to[most]} if names <= set(open_to) else set()
+            gone |= {term for term, settled in enumerate(known.settled(library)) if settled}
+            left = [term for term in allowed[place] if term not in gone]
+            changed, allowed[place] = len(left) < len(allowed[place]), left
+            if changed and waiting[place] is not None:
+                waiting[place] = best_of(place)
     return found
