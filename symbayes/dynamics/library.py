@@ -23,8 +23,8 @@ _HIGH = {6: "⁶", 12: "¹²"}
 #: Exponentials are of what is no larger: otherwise they are those of a few states.
 _LARGE = 12.0
 
-#: Paid for a function that is no coordinate, where a coordinate costs a half; and for one with a number that was sought.
-_COST, _SHAPED = 2.5, 3.5
+#: Paid for a coordinate, for a function that is none, and for one with a number that was sought.
+_EACH, _COST, _SHAPED = 0.5, 2.5, 3.5
 
 #: Functions of an angle.
 _WAVES = (("cos", torch.cos), ("sin", torch.sin))
@@ -46,7 +46,7 @@ class Atom:
 
     name: str
     value: Observable
-    cost: float = 0.5
+    cost: float = _EACH
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,9 @@ class Library:
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """Of the terms: the sum of those of their factors, so that one is paid for a product of two; a power is no new one."""
-        cheapest = min(atom.cost for atom in self.atoms)
+        """Of the terms: the sum of those of their factors; a power costs no more than one of a coordinate."""
         return tuple(
-            sum(self.atoms[place].cost for place in set(term)) + cheapest * (len(term) - len(set(term))) for term in self.terms
+            sum(self.atoms[place].cost for place in set(term)) + _EACH * (len(term) - len(set(term))) for term in self.terms
         )
 
     def __call__(self, states: States) -> Float[Tensor, "n p"]:
@@ -326,7 +325,7 @@ def radial(names: tuple[str, ...], states: States) -> Library | None:
         atoms += _of_lengths(names, group)
         terms += [(inverse,), (inverse, inverse), (length,), *((*row, inverse) for row in group if len(row) == 1)]
         if is_flat:
-            atoms.append(Atom(f"log({_length_name(names, group)})", partial(_log_length, group), _COST))
+            atoms.append(Atom(f"log({_length_name(names, group)})", partial(_log_length, group), _of(group)))
             terms.append((len(atoms) - 1,))
     return Library("radial", tuple(atoms), tuple(terms))
 
@@ -426,8 +425,8 @@ def _of_rate(names: Sequence[str], group: tuple[_Row, ...], value: float) -> lis
 def _of_length(names: Sequence[str], group: tuple[_Row, ...], value: float) -> list[Atom]:
     name = f"√({' + '.join(_row_name(names, row) for row in group)} + {value**2:.5g})"
     return [
-        Atom(name, partial(_soft_length, group, value), _SHAPED),
-        Atom(f"{name}⁻¹", partial(_inverse_soft_length, group, value), _SHAPED),
+        Atom(name, partial(_soft_length, group, value), _of(group, _SHAPED)),
+        Atom(f"{name}⁻¹", partial(_inverse_soft_length, group, value), _of(group, _SHAPED)),
     ]
 
 
@@ -487,7 +486,13 @@ def _times(number: float, names: Sequence[str], row: _Row) -> str:
 
 def _of_lengths(names: Sequence[str], group: tuple[_Row, ...]) -> list[Atom]:
     name = _length_name(names, group)
-    return [Atom(f"{name}⁻¹", partial(_inverse_length, group), _COST), Atom(name, partial(_length, group), _COST)]
+    cost = _of(group)
+    return [Atom(f"{name}⁻¹", partial(_inverse_length, group), cost), Atom(name, partial(_length, group), cost)]
+
+
+def _of(group: tuple[_Row, ...], cost: float = _COST) -> float:
+    """Of a function of several coordinates."""
+    return cost + _EACH * (len(group) - 1)
 
 
 def _length_name(names: Sequence[str], group: tuple[_Row, ...]) -> str:

@@ -33,8 +33,9 @@ _NOISY = 0.1
 _INDEPENDENT, _PENALTY = 5, 3.0
 #: Eigenvalues of V, relative to the largest, below which terms are the same.
 _SAME = 1e-11
-#: Of the square of a slope: what others leave of it if it is a function of them; at least, for what varies, and at most.
-_DEPENDENT, _MORE, _MOST = 1e-3, 5.0, 0.03
+#: Of the square of a slope: what others leave of it if it is a function of them; at least, for what varies, and at most. What
+#: is the same for all states leaves more of it.
+_DEPENDENT, _MORE, _MOST, _APART = 1e-3, 20.0, 0.1, 0.03
 #: What is the same for all states varies by this at most, beside what noise makes it vary by, as often as this.
 _FIXED, _BY_NOISE = 1e-9, 2.0
 #: How many states slopes are compared at, and how many sums are looked at, most of them functions of others.
@@ -350,8 +351,8 @@ class Independent:
         self._same = list[States]()
         for each in fixed(seen):
             slopes, all_of_it = self._slopes(each), each.slopes(self.points) * scale
-            moves = slopes.norm() > _MOST * all_of_it.norm()
-            if moves and outside(slopes, self._same) > _MOST and len(self._same) < slopes.shape[1] - 2:
+            moves = slopes.norm() > _APART * all_of_it.norm()
+            if moves and outside(slopes, self._same) > _APART and len(self._same) < slopes.shape[1] - 2:
                 self._same.append(slopes)
         self._held = list[States]()
         self._spanning = list[States]()
@@ -379,10 +380,13 @@ class Independent:
     def settled(self, library: Library) -> list[bool]:
         """Of every term whether it is conserved by itself, as a function of one that holds: no other sum has need of it."""
         slopes = torch.einsum("npm,md->pnd", library.slopes(self.points), self._directions)
-        held = [_directed(each) for each in self._held]
-        across = [(own - (own * unit).sum(1, keepdim=True) * unit).square().sum() for own in slopes for unit in held]
-        least = torch.stack(across).unflatten(0, (len(slopes), len(held))).amin(1)
-        return (least < _DEPENDENT * slopes.square().sum((1, 2))).tolist()
+        least = slopes.square().sum((1, 2))
+        limits = _DEPENDENT * least
+        for held in self._held:
+            unit = _directed(held)
+            across = slopes - (slopes * unit).sum(2, keepdim=True) * unit
+            least = torch.minimum(least, across.square().sum((1, 2)))
+        return (least < limits).tolist()
 
     def add(self, found: Sum) -> None:
         """One more that holds."""
