@@ -1,6 +1,6 @@
 """`sb.discover`: from trajectories to an energy, conserved quantities and symmetries."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import inf
@@ -18,7 +18,7 @@ from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics.denoising import common, denoised, different, unwrapped
 from symbayes.dynamics.discovery import Discovery, TermsDiscovery
 from symbayes.dynamics.energy import EnergyDiscovery
-from symbayes.dynamics.library import libraries
+from symbayes.dynamics.library import Library, libraries
 from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.quantity import span_of
@@ -150,6 +150,7 @@ def find_terms(
 
     with threadpool_limits(1, user_api="blas"):  # of small matrices, which threads only slow down
         sources = [*libraries(train.names, both, terms.libraries), *shaped(train.names, seen, terms.libraries)]
+        _check_libraries(sources, terms)
         found = candidates(sources, seen, holds, terms)
     judged = [(one, follows, verdict) for (one, follows), verdict in zip(found, controlled(verdicts), strict=True)]
     truth = by_name(system) if isinstance(system, str) else system
@@ -184,6 +185,15 @@ def _check_many(count: int) -> None:
 
 #: Sizes of coordinates, whose fourth powers are squared.
 _SMALLEST, _LARGEST = 1e-35, 1e35
+
+
+def _check_libraries(sources: Sequence[Library], terms: Terms) -> None:
+    if not sources:
+        raise ValueError(
+            f"One library at least must suit the data; of {', '.join(terms.libraries or ())} none does. Some need coordinates "
+            "that keep their sign, or a certain number of them, or a number that makes something constant: ask for more, or "
+            "leave libraries out for all."
+        )
 
 
 def _check_sizes(noise: float | None, *parts: Trajectories) -> None:

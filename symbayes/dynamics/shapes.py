@@ -15,10 +15,11 @@ from symbayes.dynamics.library import SHAPES, Library, Shape, shapes
 from symbayes.dynamics.terms import Moments
 from symbayes.dynamics.trajectories import Trajectories
 
-#: Numbers that are tried before the best is sought between them, and of how many states.
-_GRID, _STATES = 16, 1_500
-#: By how much more is constant, in logarithms, where a number is worth its place; and which difference is none.
-_WORTH, _ALIKE = 2.0, 0.3
+#: Numbers that are tried before the best is sought between them, of how many states, and how many of a trajectory at least.
+_GRID, _STATES, _SEVERAL = 16, 1_500, 5
+#: By how much more is constant, in logarithms, where a number is worth its place, or worth being sought between those that are
+#: tried; and which difference is none.
+_WORTH, _PROMISING, _ALIKE = 2.0, 0.3, 0.06
 #: Within which a number is found, relative to it; with how many digits it is taken at most, and with fewer if leaving out
 #: so many times as much makes no difference, either.
 _EXACT, _DIGITS, _SURELY = 1e-7, 5, 3
@@ -47,13 +48,15 @@ def _fitted(shape: Shape, seen: Denoised) -> tuple[float, Library] | None:
     from scipy.optimize import minimize_scalar  # slow to import
 
     def left(value: float) -> float:
-        return Moments.of(shape.library(value), seen).inconstancy()
+        found = Moments.of(shape.library(value), seen)
+        return found.inconstancy() if np.isfinite(found.total).all() and np.isfinite(found.noise).all() else np.inf
 
     grid = np.geomspace(*shape.span, _GRID)
-    tried = [left(value) for value in grid]
-    at = int(np.argmin(tried))
-    others = float(np.median(tried))
-    if tried[at] > others - _ALIKE:
+    tried = np.array([left(value) for value in grid])
+    if not np.isfinite(tried).any():
+        return None
+    at, others = int(np.argmin(tried)), float(np.median(tried[np.isfinite(tried)]))
+    if tried[at] > others - _PROMISING:
         return None
     low, high = (np.log(grid[min(max(place, 0), _GRID - 1)]) for place in (at - 1, at + 1))
     found = minimize_scalar(
@@ -70,8 +73,8 @@ def _fitted(shape: Shape, seen: Denoised) -> tuple[float, Library] | None:
 
 
 def _some(seen: Denoised) -> Denoised:
-    """Some of the states of all trajectories, at even times."""
+    """Some of the states of all trajectories, at even times, several of each."""
     count, times = seen.trajectories.states.shape[:2]
-    every = slice(None, None, max(1, count * times // _STATES))
+    every = slice(None, None, max(1, min(count * times // _STATES, times // _SEVERAL)))
     states = seen.trajectories.states[:, every]
     return replace(seen, trajectories=Trajectories(states, 1.0, seen.trajectories.names), left=seen.left[:, every])

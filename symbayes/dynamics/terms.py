@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from symbayes.dynamics.denoising import Denoised
@@ -31,11 +31,10 @@ _HOPELESS = 0.0225
 _NOISY = 0.1
 #: How many observations a trajectory counts as, where terms are weighed, and what a term costs, in their logarithm.
 _INDEPENDENT, _PENALTY = 5, 3.0
-#: Eigenvalues of V, relative to the largest, below which terms are the same.
-_SAME = 1e-11
-#: Of the square of a slope: what others leave of it if it is a function of them; at least, for what varies, and at most. What
-#: is the same for all states leaves more of it.
-_DEPENDENT, _MORE, _MOST, _APART = 1e-3, 20.0, 0.1, 0.03
+#: Eigenvalues of V, relative to the largest, below which terms are the same; and what of a term is along these where it is.
+_SAME, _SHARED = 1e-11, 1e-3
+#: Of the square of a slope: what others leave of it if it is a function of them; at least, for what varies, and at most.
+_DEPENDENT, _MORE, _MOST = 1e-3, 2.0, 0.03
 #: What is the same for all states varies by this at most, beside what noise makes it vary by, as often as this.
 _FIXED, _BY_NOISE = 1e-9, 2.0
 #: How many states slopes are compared at, and how many sums are looked at, most of them functions of others.
@@ -56,7 +55,7 @@ class Terms:
     """Settings of a search for sums of terms.
 
     Args:
-        libraries: Which of `KINDS` terms are from; all when None.
+        libraries: Which of `KINDS` and `SHAPES` terms are from; all when None.
         longest: How many terms a sum has at most.
         most: How many sums are judged at most.
     """
@@ -141,7 +140,7 @@ class Moments:
         chosen = sums[:, 0]
         along, noise, total = (float(chosen @ each @ chosen) for each in (W, N, V))
         left = max(along - (1 - _UNSURE) * noise, _LITTLE * noise, 0.0) / total
-        return Sums(ratios.clip(0), sums, left)
+        return Sums(ratios.clip(0), sums, left, (vectors[:, ~kept] ** 2).sum(1) > _SHARED)
 
     def inconstancy(self) -> float:
         """How little is constant: all (W − N) / V that are small, in logarithms, less what counts as small."""
@@ -158,11 +157,13 @@ class Sums:
         ratios: (W − N) / V of each, with the share of N that is not known.
         all: Their coefficients, one column for each, of terms whose V is one.
         left: The first ratio; of the noise some is always left.
+        spare: Which terms are sums of the others.
     """
 
     ratios: Float64[np.ndarray, " k"]
     all: Float64[np.ndarray, "p k"]
     left: float
+    spare: Bool[np.ndarray, " p"]
 
     @property
     def most_constant(self) -> Numbers:
@@ -173,10 +174,10 @@ class Sums:
         """For each term, the smallest ratio of sums that do not have it.
 
         Sums are Σ a_i u_i, with ratios λ_i. One without term j has Σ a_i u_ij = 0, so its ratio is the root μ of
-        Σ u_ij² / (λ_i − μ) between the two smallest λ.
+        Σ u_ij² / (λ_i − μ) between the two smallest λ. Nothing is lost with a term that is a sum of the others.
         """
         if len(self.ratios) < 2:
-            return np.full(len(self.all), np.inf)
+            return np.where(self.spare, self.ratios[0], np.inf)
         squares = self.all**2
         low, high = np.full(len(self.all), self.ratios[0]), np.full(len(self.all), self.ratios[1])
         for _ in range(_HALVINGS):
@@ -184,7 +185,7 @@ class Sums:
             with np.errstate(divide="ignore", invalid="ignore"):
                 above = (squares / (self.ratios - middle[:, None])).sum(1) > 0
             low, high = np.where(above, low, middle), np.where(above, middle, high)
-        return np.asarray(high)
+        return np.where(self.spare, self.ratios[0], high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +294,7 @@ def improved(
     for _ in range(_ROUNDS):
         places = [library.terms.index(term) for term in found.library.terms]
         others = [place for place in allowed if place not in places]
-        ratios = [moments.of_terms([*places, place]).ratios[:2] for place in others]
+        ratios = [[*moments.of_terms([*places, place]).ratios, np.inf][:2] for place in others]
         order = np.argsort(np.array(ratios).reshape(-1, 2), axis=0)[:_NEAREST]
         near = [shortened(library, moments, [*places, others[k]], longest, resolution) for k in sorted(set(order.flat))]
         better = [one for one in near if one is not None and one.score < found.score - _BETTER and is_new(one)]
@@ -351,8 +352,8 @@ class Independent:
         self._same = list[States]()
         for each in fixed(seen):
             slopes, all_of_it = self._slopes(each), each.slopes(self.points) * scale
-            moves = slopes.norm() > _APART * all_of_it.norm()
-            if moves and outside(slopes, self._same) > _APART and len(self._same) < slopes.shape[1] - 2:
+            moves = slopes.norm() > _MOST * all_of_it.norm()
+            if moves and outside(slopes, self._same) > _MOST and len(self._same) < slopes.shape[1] - 2:
                 self._same.append(slopes)
         self._held = list[States]()
         self._spanning = list[States]()
@@ -482,6 +483,14 @@ def _score(left: float, cost: float, trajectories: int) -> float:
     return float(observations * np.log(left) + _PENALTY * cost * np.log(observations))
 
 
+#: A term, by its factors, whatever library has it: places of coordinates, and names of functions.
+_Key = tuple[int | str, ...]
+
+
+def _keys(library: Library, coordinates: int) -> list[_Key]:
+    return [tuple(place if place < coordinates else library.atoms[place].name for place in term) for term in library.terms]
+
+
 def candidates(
     libraries: Sequence[Library], seen: Denoised, holds: Callable[[Sum], bool], terms: Terms
 ) -> list[tuple[Sum, bool]]:
@@ -508,29 +517,33 @@ def candidates(
         return shortened(libraries[place], moments[place], allowed[place], terms.longest, resolution)
 
     waiting = [best_of(place) for place in range(len(libraries))]
-    found, known, fruitful, refused = list[tuple[Sum, bool]](), Independent(seen), set[int](), set[tuple[str, ...]]()
+    found, known, fruitful, refused = list[tuple[Sum, bool]](), Independent(seen), set[int](), set[frozenset[_Key]]()
+    coordinates = len(seen.trajectories.names)
+    keys = [_keys(library, coordinates) for library in libraries]
     for _ in range(_TRIES):
         at = min(range(len(waiting)), key=lambda place: np.inf if (of := waiting[place]) is None else round(of.score, 3))
         best = waiting[at]
         if best is None or len(found) == terms.most or (best.left > _HOPELESS and found):
             break
-        if best.library.names in refused:
+        its_keys = _keys(best.library, coordinates)
+        if frozenset(its_keys) in refused:
             waiting[at] = None
             continue
         follows = known.follows(best)
         if known.is_new(best) and (at in fruitful or not follows):
             best = improved(best, libraries[at], moments[at], allowed[at], terms.longest, resolution, known.is_new)
+            its_keys = _keys(best.library, coordinates)
             found.append((best, follows))
             if not holds(best):
                 waiting[at] = None
-                refused.add(best.library.names)
+                refused.add(frozenset(its_keys))
                 continue
             known.add(best)
             fruitful.add(at)
-        names, most = set(best.library.names), best.library.names[pivot(best, seen)]
+        most = its_keys[pivot(best, seen)]
         for place, library in enumerate(libraries):
-            open_to = {library.names[term]: term for term in allowed[place]}
-            gone = {open_to[most]} if names <= set(open_to) else set()
+            open_to = {keys[place][term]: term for term in allowed[place]}
+            gone = {open_to[most]} if set(its_keys) <= set(open_to) else set()
             gone |= {term for term, settled in enumerate(known.settled(library)) if settled}
             left = [term for term in allowed[place] if term not in gone]
             changed, allowed[place] = len(left) < len(allowed[place]), left

@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from symbayes.dynamics import Trajectories
-from symbayes.dynamics.denoising import _parts, _roughness, _weights, denoised, unwrapped
+from symbayes.dynamics.denoising import _parts, _roughness, _usual_noise, _weights, denoised, unwrapped
 
 
 def waves(count=12, times=80, uneven=False, noise=0.1, seed=0):
@@ -36,6 +36,14 @@ def test_states_without_noise_stay_as_they_are():
     found = denoised(seen)
     assert_close(found.trajectories.states, clean, rtol=0, atol=1e-5)
     assert found.noise.max() < 1e-4
+
+
+def test_differences_of_high_order_bound_noise_where_motion_turns_often():
+    at = np.linspace(0, 60, 400)[None]
+    noise = 0.1 * np.random.default_rng(0).standard_normal(at.shape)
+    bound = _usual_noise(np.stack([np.cos(5 * at), noise], -1), at)
+    assert bound[0] < 2e-3  # by those of the fourth alone 0.03
+    assert bound[1] == pytest.approx(0.1, rel=0.15)
 
 
 def test_motion_that_is_fast_for_a_moment_is_no_noise():

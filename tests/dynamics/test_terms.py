@@ -16,7 +16,17 @@ from symbayes.dynamics.library import KINDS, Atom, Library, libraries, shapes
 from symbayes.dynamics.phase import gradient
 from symbayes.dynamics.summary import DiscoverySummary, read_discovery
 from symbayes.dynamics.tables import save_csv
-from symbayes.dynamics.terms import Moments, along_slopes, fixed, outside, refitted, shortened
+from symbayes.dynamics.terms import (
+    Independent,
+    Moments,
+    Sum,
+    along_slopes,
+    fixed,
+    improved,
+    outside,
+    refitted,
+    shortened,
+)
 from symbayes.report.runs import make_page
 
 NAMES = ("x", "y", "px", "py")
@@ -105,6 +115,71 @@ def test_what_a_sum_loses_with_each_of_its_terms_is_that_of_solving_again():
     places = moments.clear()[:8]
     exact = [moments.of_terms([each for each in places if each != gone]).ratios[0] for gone in places]
     assert moments.of_terms(places).without() == pytest.approx(exact, rel=1e-5)
+
+
+def test_nothing_is_lost_with_a_term_that_others_make_up():
+    """Two columns that are the same, and a third of all."""
+    data = pendulum()
+    states = torch.cat([data.states, 2 * data.states[..., 1:] - 1], -1)
+    seen = denoised(Trajectories(states, 0.1, ("θ", "p", "again")))
+    (library,) = libraries(("θ", "p", "again"), states.flatten(0, 1), ["trigonometric"])
+    moments = Moments.of(library, seen)
+    places = [library.names.index(name) for name in ("p²", "p again", "again²", "again", "cos(θ)")]
+    sums = moments.of_terms(places)
+    assert sums.spare.tolist() == [True] * 4 + [False]
+    assert sums.without()[:4].max() < 1e-9 < sums.without()[4]
+    inside = moments.of_terms([library.names.index(name) for name in ("p", "again")])
+    assert len(inside.ratios) == 1
+    assert np.isfinite(inside.without()).all()
+
+
+def test_columns_of_one_constant_are_no_failure():
+    """A label that is given twice, in two units, beside a mass on a spring."""
+    rng = np.random.default_rng(0)
+    swung = moved(lambda _, x: np.stack([x[:, 1], -x[:, 0]], 1), rng.uniform(-1.5, 1.5, (40, 2)), 10.0)
+    label = torch.from_numpy(rng.uniform(1, 2, (40, 1, 1))).expand(-1, swung.states.shape[1], 1)
+    again = Trajectories(torch.cat([label, 2.5 * label, swung.states], -1), 0.1, ("L", "M", "q", "p"))
+    assert sorted(formulas(sb.discover(again))) in (["L", "q² + p²"], ["M", "q² + p²"])
+    named = Trajectories(torch.cat([label, swung.states], -1), 0.1, ("q²", "q", "p"))
+    assert formulas(sb.discover(named)) == ["q²", "q² + p²"]
+
+
+def test_many_short_trajectories_are_no_failure():
+    initial = np.random.default_rng(0).uniform(-1.5, 1.5, (3200, 2))
+    short = moved(lambda _, x: np.stack([x[:, 1], -x[:, 0]], 1), initial, 3.0, steps=2)
+    assert formulas(sb.discover(short, noise=1e-9)) == ["q² + p²"]
+
+
+def test_no_library_that_suits_the_data_is_said_so():
+    with pytest.raises(ValueError, match="One library at least must suit the data; of central, logarithmic none does"):
+        sb.discover(pendulum(), search=Terms(libraries=("central", "logarithmic")))
+
+
+def test_terms_that_are_functions_of_a_law_are_settled():
+    seen = denoised(pendulum())
+    known = Independent(seen)
+    atoms = (
+        Atom("E", lambda x: x[:, 1] ** 2 - 2 * x[:, 0].cos()),
+        Atom("exp(E)", lambda x: (x[:, 1] ** 2 - 2 * x[:, 0].cos()).exp()),
+        Atom("p²", lambda x: x[:, 1] ** 2),
+    )
+    library = Library("laws", atoms, ((0,), (1,), (2,)))
+    assert known.settled(library) == [False, False, False]
+    known.add(Sum(library.part([0]), torch.ones(1, dtype=torch.float64), 0.0, 0.0))
+    assert known.settled(library) == [True, True, False]
+
+
+def test_a_sum_is_improved_by_a_term_that_others_can_go_for():
+    """Of x y − y x there are two more, which mixtures have: begun with a mixture, the shortest is found."""
+    rng = np.random.default_rng(0)
+    turning = moved(lambda _, x: np.concatenate([x[:, 2:], -x[:, :2]], 1), rng.uniform(-1.5, 1.5, (40, 4)), 10.0, names=NAMES)
+    seen = denoised(turning)
+    (library,) = libraries(NAMES, seen.trajectories.states.flatten(0, 1), ["quadratic"])
+    moments, place = Moments.of(library, seen), library.names.index
+    mixed = [place(name) for name in ("x²", "y²", "px²", "py²", "x y", "px py")]
+    begun = Sum(library.part(mixed), torch.tensor([1.0, 0.5, 1, 0.5, 1, 1]).double(), 0.0, 0.0)
+    found = improved(begun, library, moments, range(len(library.terms)), 12, moments.resolution, lambda _: True)
+    assert len(found.library.terms) == 2
 
 
 def test_a_term_is_left_out_by_what_the_sum_loses_and_not_by_its_size():

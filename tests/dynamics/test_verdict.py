@@ -11,7 +11,7 @@ from scipy.stats import false_discovery_control
 from symbayes.dynamics import Trajectories, Verdict, simulate
 from symbayes.dynamics.denoising import as_seen, denoised
 from symbayes.dynamics.systems import Start
-from symbayes.dynamics.verdict import controlled, judge, judge_either_way
+from symbayes.dynamics.verdict import _slack, controlled, judge, judge_either_way
 
 
 def level(states):
@@ -38,6 +38,18 @@ def test_at_the_edge_of_the_tolerance_few_are_said_to_be_conserved():
     """Values are compressed, by which the variation in units of the spread becomes larger, not smaller."""
     assert rejected(0.1, 0.1) <= 0.05
     assert rejected(0.1, 0.03) > 0.95
+
+
+def test_what_noise_may_add_depends_on_how_much_of_it_is_left():
+    """What stays where it is keeps a mean of its noise, which is a single number; what swings keeps much of it."""
+    rng, at = np.random.default_rng(0), np.linspace(0, 20, 120)
+    states = np.stack([np.repeat(rng.standard_normal((20, 1)), 120, 1), np.cos(3 * at + rng.uniform(0, 7, (20, 1)))], -1)
+    seen = denoised(Trajectories(torch.from_numpy(states + 0.05 * rng.standard_normal(states.shape)), 20 / 119))
+    along = torch.eye(2, dtype=torch.float64)[:, None].expand(2, 20 * 120, 2)
+    still, fast = (_slack(slopes, seen) for slopes in along)
+    assert 2 < still <= 3
+    assert 1 < fast < 1.8
+    assert judge(lambda x: x[:, 0], seen).holds
 
 
 def test_noise_is_no_variation_and_a_variation_is_no_noise():
