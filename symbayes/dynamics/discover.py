@@ -18,12 +18,12 @@ from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics.denoising import common, denoised, different, unwrapped
 from symbayes.dynamics.discovery import Discovery, TermsDiscovery
 from symbayes.dynamics.energy import EnergyDiscovery
+from symbayes.dynamics.fitting import shaped
 from symbayes.dynamics.library import Library, libraries
 from symbayes.dynamics.network import HamiltonianNetwork
 from symbayes.dynamics.observables import Quadratics
 from symbayes.dynamics.quantity import span_of
 from symbayes.dynamics.search import Search
-from symbayes.dynamics.shapes import shaped
 from symbayes.dynamics.summary import DiscoveryRecord
 from symbayes.dynamics.systems import System
 from symbayes.dynamics.systems import system as by_name

@@ -1,80 +1,126 @@
-"""Numbers inside of terms, such as a in exp(a q), k in cos(k q), ε in 1/√(x² + y² + ε²): those with which most is constant.
-
-At the right number, one sum more is constant than at others. How much a library has that is constant is told by all
-(W − N) / V together, those that count as constant at all; so laws that need no such number, and are constant at all of them,
-do not hide it.
-"""
+"""Libraries with a number inside of their terms, such as a in exp(a q), that nobody can know beforehand."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from math import comb
 
-import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from symbayes.dynamics.denoising import Denoised
-from symbayes.dynamics.library import SHAPES, Library, Shape, shapes
-from symbayes.dynamics.terms import Moments
-from symbayes.dynamics.trajectories import Trajectories
+from symbayes.dynamics.atoms import (
+    WAVES,
+    Atom,
+    Row,
+    coordinates,
+    cost_of,
+    exponential_of,
+    groups_of,
+    length_of,
+    multiple,
+    of_angle,
+    products_of,
+    row_name,
+    value_of,
+)
+from symbayes.dynamics.library import MOST, Library
+from symbayes.dynamics.phase import States
 
-#: Numbers that are tried before the best is sought between them, of how many states, and how many of a trajectory at least.
-_GRID, _STATES, _SEVERAL = 16, 1_500, 5
-#: By how much more is constant, in logarithms, where a number is worth its place, or worth being sought between those that are
-#: tried; and which difference is none.
-_WORTH, _PROMISING, _ALIKE = 2.0, 0.3, 0.06
-#: Within which a number is found, relative to it; with how many digits it is taken at most, and with fewer if leaving out
-#: so many times as much makes no difference, either.
-_EXACT, _DIGITS, _SURELY = 1e-7, 5, 3
+#: Paid for a function with a number that was sought.
+_SHAPED = 3.5
 
 
-def shaped(names: Sequence[str], seen: Denoised, kinds: Sequence[str] | None = None) -> list[Library]:
-    """Of every kind of shape, the library with the number that makes most constant, where it is worth something.
+@dataclass(frozen=True)
+class Shape:
+    """Terms that depend on a number which no library can know beforehand, such as a in exp(a q).
+
+    Args:
+        kind: Of the library.
+        names: Of coordinates.
+        rows: Of which the functions are, all with the same number.
+        size: The standard deviation of these.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    rows: tuple[tuple[Row, ...], ...]
+    size: float
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The least and the largest number that make a difference where coordinates are of this size."""
+        low, high, of_length = SHAPES[self.kind]
+        return (low * self.size, high * self.size) if of_length else (low / self.size, high / self.size)
+
+    def library(self, value: float) -> Library:
+        """With its number."""
+        atoms = list(coordinates(self.names))
+        terms = list(products_of(range(len(self.names)), 2))
+        for group in self.rows:
+            new = _BUILDERS[self.kind](self.names, group, value)
+            places = range(len(atoms), len(atoms) + len(new))
+            atoms += new
+            terms += [(place,) for place in places]
+        return Library(self.kind, tuple(atoms), tuple(terms))
+
+
+def shapes(names: Sequence[str], states: States, kinds: Sequence[str] | None = None) -> list[Shape]:
+    """Those that states allow: of each coordinate, of the first half of them together, of their differences, and of lengths.
 
     Args:
         names: Of coordinates.
-        seen: Trajectories to learn from.
-        kinds: Which of `SHAPES`; all when None.
+        states: That will be seen.
+        kinds: Which of `SHAPES`, other names are passed over; all when None.
     """
-    few = _some(seen)
-    known = shapes(names, seen.trajectories.states.flatten(0, 1), kinds)
-    best: dict[str, tuple[float, Library]] = {}
-    for shape in known:
-        found = _fitted(shape, few)
-        if found is not None and found[0] < best.get(shape.kind, (0.0,))[0]:
-            best[shape.kind] = found
-    return [best[kind][1] for kind in SHAPES if kind in best]
+    size = len(names)
+    half = range(size // 2) if size % 2 == 0 and size >= 4 else range(0)
+    alone: list[tuple[tuple[Row, ...], ...]] = [(((place,),),) for place in range(size)]
+    together = [tuple(((place,),) for place in half), tuple((pair,) for pair in combinations(half, 2))] if half else []
+    lengths: list[tuple[tuple[Row, ...], ...]] = [(group,) for group in groups_of(size)]
+    found = []
+    for kind in SHAPES if kinds is None else [kind for kind in SHAPES if kind in kinds]:
+        for rows in alone + (lengths if kind == "softened" else together):
+            moved = [value_of(row, states) for group in rows for row in group]
+            spread = float(torch.stack(moved).var(1).mean().sqrt())
+            if spread > 0 and comb(size + 2, 2) + 4 * len(rows) <= MOST:
+                found.append(Shape(kind, tuple(names), rows, spread))
+    return found
 
 
-def _fitted(shape: Shape, seen: Denoised) -> tuple[float, Library] | None:
-    """How much is constant, less than without such terms, and the library; None where that is next to nothing."""
-    from scipy.optimize import minimize_scalar  # slow to import
-
-    def left(value: float) -> float:
-        found = Moments.of(shape.library(value), seen)
-        return found.inconstancy() if np.isfinite(found.total).all() and np.isfinite(found.noise).all() else np.inf
-
-    grid = np.geomspace(*shape.span, _GRID)
-    tried = np.array([left(value) for value in grid])
-    if not np.isfinite(tried).any():
-        return None
-    at, others = int(np.argmin(tried)), float(np.median(tried[np.isfinite(tried)]))
-    if tried[at] > others - _PROMISING:
-        return None
-    low, high = (np.log(grid[min(max(place, 0), _GRID - 1)]) for place in (at - 1, at + 1))
-    found = minimize_scalar(
-        lambda log: left(float(np.exp(log))), bounds=(low, high), method="bounded", options={"xatol": _EXACT}
-    )
-    value, least = float(np.exp(found.x)), float(found.fun)
-    if least > others - _WORTH:
-        return None
-    for digits in range(1, _DIGITS):
-        short = float(f"{value:.{digits}g}")
-        if max(left(value + times * (short - value)) for times in (1, _SURELY)) < least + _ALIKE:
-            return least - others, shape.library(short)
-    return least - others, shape.library(float(f"{value:.{_DIGITS}g}"))
+#: Kinds of shapes: the least and the largest number, times the size of coordinates if it is a length, or divided by it.
+SHAPES: dict[str, tuple[float, float, bool]] = {
+    "waves": (0.3, 10.0, False),
+    "rates": (0.2, 4.0, False),
+    "softened": (0.1, 3.0, True),
+}
 
 
-def _some(seen: Denoised) -> Denoised:
-    """Some of the states of all trajectories, at even times, several of each."""
-    count, times = seen.trajectories.states.shape[:2]
-    every = slice(None, None, max(1, min(count * times // _STATES, times // _SEVERAL)))
-    states = seen.trajectories.states[:, every]
-    return replace(seen, trajectories=Trajectories(states, 1.0, seen.trajectories.names), left=seen.left[:, every])
+def _of_wave(names: Sequence[str], group: tuple[Row, ...], value: float) -> list[Atom]:
+    inside = multiple(value, names, group[0])
+    return [Atom(f"{word}({inside})", partial(of_angle, of, group[0], value), _SHAPED) for word, of in WAVES]
+
+
+def _of_rate(names: Sequence[str], group: tuple[Row, ...], value: float) -> list[Atom]:
+    rates = [sign * times * value for times in (1, 2) for sign in (-1, 1)]
+    return [Atom(f"exp({multiple(rate, names, group[0])})", partial(exponential_of, group[0], rate), _SHAPED) for rate in rates]
+
+
+def _of_length(names: Sequence[str], group: tuple[Row, ...], value: float) -> list[Atom]:
+    name = f"√({' + '.join(row_name(names, row) for row in group)} + {value**2:.5g})"
+    return [
+        Atom(name, partial(_soft_length, group, value), cost_of(group, _SHAPED)),
+        Atom(f"{name}⁻¹", partial(_inverse_soft_length, group, value), cost_of(group, _SHAPED)),
+    ]
+
+
+_BUILDERS = {"waves": _of_wave, "rates": _of_rate, "softened": _of_length}
+
+
+def _soft_length(group: tuple[Row, ...], core: float, states: States) -> Float[Tensor, " n"]:
+    return (length_of(group, states).square() + core**2).sqrt()
+
+
+def _inverse_soft_length(group: tuple[Row, ...], core: float, states: States) -> Float[Tensor, " n"]:
+    return 1 / _soft_length(group, core, states)

@@ -11,28 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Float
 from torch import Tensor
 
 from symbayes.dynamics.denoising import Denoised
-from symbayes.dynamics.library import Library, quadratic
+from symbayes.dynamics.library import KINDS, Library, quadratic
+from symbayes.dynamics.moments import HOPELESS, SAME, ByTrajectory, Moments
 from symbayes.dynamics.phase import States
+from symbayes.dynamics.shapes import SHAPES
 
-Matrix = Float64[np.ndarray, "p p"]
-Numbers = Float64[np.ndarray, " p"]
-
-#: What of the noise is not subtracted, since it cannot be known better than this, and what is left of it at least.
-_UNSURE, _LITTLE = 0.5, 0.05
-#: Added to (W − N) / V: below it all are equally constant.
-_LEAST = 1e-9
-#: Of the variance of a sum: where more of it is along trajectories, it exceeds all tolerances, and need not be tested.
-_HOPELESS = 0.0225
-#: A term of which noise is a larger share is left out.
-_NOISY = 0.1
 #: How many observations a trajectory counts as, where terms are weighed, and what a term costs, in their logarithm.
 _INDEPENDENT, _PENALTY = 5, 3.0
-#: Eigenvalues of V, relative to the largest, below which terms are the same; and what of a term is along these where it is.
-_SAME, _SHARED = 1e-11, 1e-3
 #: Of the square of a slope: what others leave of it if it is a function of them; at least, for what varies, and at most.
 _DEPENDENT, _MORE, _MOST = 1e-3, 2.0, 0.03
 #: What is the same for all states varies by this at most, beside what noise makes it vary by, as often as this.
@@ -42,8 +31,8 @@ _POINTS, _TRIES = 500, 40
 #: Of the square of a slope, where a sum is to say what a network has learned: what may be across it at most; what is not told
 #: apart, since the network is not exact; and how many trajectories its states count as, since it errs at all alike.
 _ACROSS, _INEXACT, _ALIKE = 0.02, 2e-3, 4
-#: Of so many terms one is left out at once where there are many, and how often an interval with a root is halved.
-_AT_ONCE, _HALVINGS = 24, 40
+#: Of so many terms one is left out at once, where there are many.
+_AT_ONCE = 24
 #: How often a sum is improved, by how many terms of either kind, and by how much at least.
 _ROUNDS, _NEAREST, _BETTER = 5, 3, 0.1
 #: Of the largest term of a sum, what one has at least by which all others are divided.
@@ -65,6 +54,9 @@ class Terms:
     most: int = 12
 
     def __post_init__(self) -> None:
+        known = (*KINDS, *SHAPES)
+        if unknown := [kind for kind in self.libraries or () if kind not in known]:
+            raise ValueError(f"Libraries must be among {', '.join(known)}; got {', '.join(map(repr, unknown))}.")
         for name in ("longest", "most"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -98,135 +90,6 @@ class Sum:
     def slopes(self, states: States) -> States:
         """Its gradient at every state."""
         return torch.einsum("nsm,s->nm", self.library.slopes(states), self.coefficients)
-
-
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """W, N and V of the terms of a library, each divided by its size."""
-
-    along: Matrix
-    noise: Matrix
-    total: Matrix
-    size: Numbers
-    trajectories: int
-
-    @classmethod
-    def of(cls, library: Library, seen: Denoised) -> "Moments":
-        """From states, to first order in what is left of their noise."""
-        return ByTrajectory.of(library, seen).moments()
-
-    @property
-    def resolution(self) -> float:
-        """Of (W − N) / V: sums that are more constant than this cannot be told apart."""
-        return _LEAST + _UNSURE * float(np.median(np.diagonal(self.noise) / np.diagonal(self.total).clip(1e-300)))
-
-    def clear(self) -> list[int]:
-        """The terms that are neither the same for all states nor mostly noise."""
-        noise, total = np.diagonal(self.noise), np.diagonal(self.total)
-        return [int(place) for place in np.flatnonzero((total > _SAME) & (noise <= _NOISY * total))]
-
-    def of_terms(self, places: Sequence[int]) -> "Sums":
-        """All sums of some terms."""
-        at = np.ix_(places, places)
-        W, N, V = self.along[at], self.noise[at], self.total[at]
-        unit = np.sqrt(np.diagonal(V).clip(1e-300))
-        W, N, V = (each / unit / unit[:, None] for each in (W, N, V))
-        values, vectors = np.linalg.eigh(V)
-        kept = values >= _SAME * values[-1].clip(1e-300)
-        kept[-1] = True  # where all terms are the same up to rounding, none is
-        basis = vectors[:, kept] / np.sqrt(values[kept].clip(1e-300))
-        ratios, turned = np.linalg.eigh(basis.T @ (W - (1 - _UNSURE) * N) @ basis)
-        sums = basis @ turned
-        chosen = sums[:, 0]
-        along, noise, total = (float(chosen @ each @ chosen) for each in (W, N, V))
-        left = max(along - (1 - _UNSURE) * noise, _LITTLE * noise, 0.0) / total
-        return Sums(ratios.clip(0), sums, left, (vectors[:, ~kept] ** 2).sum(1) > _SHARED)
-
-    def inconstancy(self) -> float:
-        """How little is constant: all (W − N) / V that are small, in logarithms, less what counts as small."""
-        places = self.clear()
-        ratios = self.of_terms(places).ratios if places else np.zeros(0)
-        return float(np.log((ratios + self.resolution) / _HOPELESS).clip(max=0).sum())
-
-
-@dataclass(frozen=True, eq=False)
-class Sums:
-    """Sums of some terms that are independent of each other, those first that are most constant.
-
-    Args:
-        ratios: (W − N) / V of each, with the share of N that is not known.
-        all: Their coefficients, one column for each, of terms whose V is one.
-        left: The first ratio; of the noise some is always left.
-        spare: Which terms are sums of the others.
-    """
-
-    ratios: Float64[np.ndarray, " k"]
-    all: Float64[np.ndarray, "p k"]
-    left: float
-    spare: Bool[np.ndarray, " p"]
-
-    @property
-    def most_constant(self) -> Numbers:
-        """The coefficients of the first."""
-        return self.all[:, 0]
-
-    def without(self) -> Numbers:
-        """For each term, the smallest ratio of sums that do not have it.
-
-        Sums are Σ a_i u_i, with ratios λ_i. One without term j has Σ a_i u_ij = 0, so its ratio is the root μ of
-        Σ u_ij² / (λ_i − μ) between the two smallest λ. Nothing is lost with a term that is a sum of the others.
-        """
-        if len(self.ratios) < 2:
-            return np.where(self.spare, self.ratios[0], np.inf)
-        squares = self.all**2
-        low, high = np.full(len(self.all), self.ratios[0]), np.full(len(self.all), self.ratios[1])
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            with np.errstate(divide="ignore", invalid="ignore"):
-                above = (squares / (self.ratios - middle[:, None])).sum(1) > 0
-            low, high = np.where(above, low, middle), np.where(above, middle, high)
-        return np.where(self.spare, self.ratios[0], high)
-
-
-@dataclass(frozen=True, eq=False)
-class ByTrajectory:
-    """The same for each trajectory: means of terms and of their products, beside W and N."""
-
-    along: Float[Tensor, "k p p"]
-    noise: Float[Tensor, "k p p"]
-    products: Float[Tensor, "k p p"]
-    means: Float[Tensor, "k p"]
-    size: Float[Tensor, " p"]
-
-    @classmethod
-    def of(cls, library: Library, seen: Denoised) -> "ByTrajectory":
-        """From states, to first order in what is left of their noise."""
-        states = seen.trajectories.states
-        flat, (count, times) = states.flatten(0, 1), states.shape[:2]
-        values = library(flat)
-        size = values.square().mean(0).sqrt().clamp(min=1e-150)
-        values = values / size
-        weighted = library.slopes(flat) / size[:, None] * (seen.share * seen.left.flatten(0, 1)).sqrt()[:, None]
-        # Where noise is larger than all that a term varies by, its slope says nothing about it.
-        weighted = weighted * (values.std(0) / weighted.norm(dim=2).clamp(min=1e-150)).clamp(max=1)[..., None]
-        centre = values.mean(0)  # about which products do not cancel
-        by, noise = (values - centre).unflatten(0, (count, times)), weighted.unflatten(0, (count, times))
-        along = by - by.mean(1, keepdim=True)
-        return cls(
-            torch.einsum("ktp,ktq->kpq", along, along) / times,
-            torch.einsum("ktpm,ktqm->kpq", noise, noise) / times,
-            torch.einsum("ktp,ktq->kpq", by, by) / times,
-            by.mean(1),
-            size,
-        )
-
-    def moments(self, without: int | None = None) -> Moments:
-        """Of all trajectories, or of all but one."""
-        kept = [k for k in range(len(self.means)) if k != without]
-        mean = self.means[kept].mean(0)
-        total = self.products[kept].mean(0) - mean[:, None] * mean
-        W, N = self.along[kept].mean(0), self.noise[kept].mean(0)
-        return Moments(W.numpy(), N.numpy(), total.numpy(), self.size.numpy(), len(kept))
 
 
 def shortened(
@@ -348,7 +211,7 @@ class Independent:
         centred = (states - states.mean(0)) / scale.clamp(min=1e-150)
         values, vectors = torch.linalg.eigh(centred.T @ centred / len(centred))
         # Coordinates that are sums of others do not move by themselves.
-        self._directions = scale[:, None] * vectors[:, values > _SAME * values[-1]]
+        self._directions = scale[:, None] * vectors[:, values > SAME * values[-1]]
         self._same = list[States]()
         for each in fixed(seen):
             slopes, all_of_it = self._slopes(each), each.slopes(self.points) * scale
@@ -523,7 +386,7 @@ def candidates(
     for _ in range(_TRIES):
         at = min(range(len(waiting)), key=lambda place: np.inf if (of := waiting[place]) is None else round(of.score, 3))
         best = waiting[at]
-        if best is None or len(found) == terms.most or (best.left > _HOPELESS and found):
+        if best is None or len(found) == terms.most or (best.left > HOPELESS and found):
             break
         its_keys = _keys(best.library, coordinates)
         if frozenset(its_keys) in refused:

@@ -11,14 +11,16 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.data.storage import from_json, to_json
 from symbayes.dynamics import Search, Terms, Trajectories
+from symbayes.dynamics.atoms import Atom
 from symbayes.dynamics.denoising import denoised
-from symbayes.dynamics.library import KINDS, Atom, Library, libraries, shapes
+from symbayes.dynamics.library import KINDS, Library, libraries
+from symbayes.dynamics.moments import Moments
 from symbayes.dynamics.phase import gradient
+from symbayes.dynamics.shapes import shapes
 from symbayes.dynamics.summary import DiscoverySummary, read_discovery
 from symbayes.dynamics.tables import save_csv
 from symbayes.dynamics.terms import (
     Independent,
-    Moments,
     Sum,
     along_slopes,
     fixed,
@@ -77,8 +79,8 @@ def test_logarithms_and_lengths_are_of_what_keeps_away_from_zero():
     of_signs = ("logarithmic", "between", "polar")
     assert [library.name for library in libraries(NAMES, around)] == [kind for kind in in_plane if kind not in of_signs]
     assert not any(name.startswith(("log(px", "px⁻")) for library in libraries(NAMES, around) for name in library.names)
-    with pytest.raises(ValueError, match=r"Libraries must be among linear, .*; got 'cubic'"):
-        libraries(NAMES, around, ["cubic"])
+    with pytest.raises(ValueError, match=r"Libraries must be among linear, .*, waves, .*; got 'cubic'"):
+        Terms(libraries=("waves", "cubic"))
 
 
 def test_moments_are_those_of_sums():
