@@ -115,10 +115,11 @@ class Library:
 
 
 def _with_slope(atom: Atom, states: States) -> tuple[Float[Tensor, " n"], States]:
-    at = states.detach().requires_grad_()
-    value = atom.value(at)
-    # Of its sum, since it is of one state at a time.
-    return value.detach(), torch.autograd.grad(value.sum(), at)[0]
+    with torch.inference_mode(False), torch.enable_grad():  # wherever this is called
+        at = states.clone().detach().requires_grad_()
+        value = atom.value(at)
+        # Of its sum, since it is of one state at a time.
+        return value.detach(), torch.autograd.grad(value.sum(), at)[0]
 
 
 def libraries(names: Sequence[str], states: States, kinds: Sequence[str] | None = None) -> list[Library]:

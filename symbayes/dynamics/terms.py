@@ -363,8 +363,8 @@ def candidates(
     next is sought: what is a function of one or two that hold is passed over, or of all in a library that gave none of them,
     and the library of one that does not hold is closed, as is any other that offers the same terms. After each, the term of it
     that varies most is left out of what libraries that have all of its terms are asked for next, and so are terms that are
-    conserved by themselves. What varies more than any tolerance is passed over,
-    unless there is nothing else: so that it can be said how far it is from conserved.
+    conserved by themselves. What varies more than any tolerance is passed over, unless there is nothing else: so that it can
+    be said how far it is from conserved.
 
     Args:
         libraries: In which to look.
@@ -392,11 +392,13 @@ def candidates(
         if frozenset(its_keys) in refused:
             waiting[at] = None
             continue
-        follows = known.follows(best)
-        if known.is_new(best) and (at in fruitful or not follows):
+        if known.is_new(best) and (at in fruitful or not known.follows(best)):
             best = improved(best, libraries[at], moments[at], allowed[at], terms.longest, resolution, known.is_new)
             its_keys = _keys(best.library, coordinates)
-            found.append((best, follows))
+            if frozenset(its_keys) in refused:
+                waiting[at] = None
+                continue
+            found.append((best, known.follows(best)))
             if not holds(best):
                 waiting[at] = None
                 refused.add(frozenset(its_keys))

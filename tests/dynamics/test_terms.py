@@ -72,6 +72,12 @@ def test_slopes_of_terms_are_their_derivatives(kind):
     assert library.part([2, 0]).names == (library.names[2], library.names[0])
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_laws_are_found_where_gradients_are_off(mode):
+    with mode():
+        assert formulas(sb.discover(pendulum())) == ["p² − 2.00 cos(θ)"]
+
+
 def test_logarithms_and_lengths_are_of_what_keeps_away_from_zero():
     in_plane = [kind for kind in KINDS if kind != "central"]
     assert [library.name for library in libraries(NAMES, states())] == in_plane
