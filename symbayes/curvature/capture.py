@@ -5,13 +5,14 @@ embeddings of positions have, every datum is given its own copy along it instead
 gradients. A tensor that several maps share, as an embedding and a head may, has the sum of theirs.
 
 Only gradients of *outputs of maps* are asked of autograd. Weights are detached, so the backward pass never computes weight
-gradients, which is what makes this several times cheaper than a gradient for each column. Where the forward pass depends on
-more than weights, all of it can be captured with a graph (`differentiable`), so that curvature can be differentiated in turn.
+gradients, which is what makes this several times cheaper than a gradient for each column. Of outputs nothing is held but where
+in the graph their gradients arise. Where the forward pass depends on more than weights, all of it can be captured with a graph
+(`differentiable`), so that curvature can be differentiated in turn.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -20,19 +21,20 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from symbayes.adapters import NormsByParts, captured_forward, replaced
-from symbayes.curvature.evaluate import evaluating, is_capturing
+from symbayes.curvature.evaluate import depends_on_more, evaluating, is_capturing, tensor_cores
 from symbayes.layout import Layout, Site, call_with, held
 
 #: Gradients of several columns travel together as long as they stay below this many numbers; on a CPU, in its cache.
-COLUMN_BUDGET, COLUMN_BUDGET_CPU = 2**24, 2**20
+COLUMN_BUDGET, COLUMN_BUDGET_CPU = 2**24, 2**18
 #: How far apart gradients of one datum may be, relative to their size; those of two data are farther.
 _NEAR = 0.01
 #: Data by which it is seen what outputs depend on, beside weights.
 _LOOKED_AT = 8
-
-
+#: What torch says where an operation in place writes to what may not be written to.
+_IN_PLACE = ("in-place operation", "being modified inplace")
 #: Called with the part of the columns, the name of a map, and gradients [v, m, *rest] with respect to its output, where all
 #: that it was called with of a datum lies side by side.
 Deliver = Callable[[int, str, Tensor], None]
@@ -40,17 +42,34 @@ Deliver = Callable[[int, str, Tensor], None]
 _ToMaps = Callable[[str, Sequence[Tensor | None]], None]
 
 
-def is_differentiable(model: nn.Module, inputs: Tensor) -> bool:
-    """Whether gradients are on and outputs depend on more than weights: on hyperparameters, inputs, other tensors of a user."""
-    return torch.is_grad_enabled() and depends_on_more(model, inputs, hyperparameters=True)
+class _Begin(torch.autograd.Function):
+    """What the first maps gave, as a place where their gradients arise: a leaf would hold its numbers as long as the graph."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(outputs: Tensor, leaf: Tensor) -> Tensor:
+        return outputs.view_as(outputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Nothing is needed to go back, since nobody goes further."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        return None, None
 
 
-@torch.enable_grad()
-def depends_on_more(model: nn.Module, inputs: Tensor, *, hyperparameters: bool) -> bool:
-    """Whether outputs depend on tensors that ask for gradients and are no weights; on hyperparameters, where these count."""
-    with evaluating(model):
-        outputs: Tensor = call_with(model, held(model, hyperparameters), inputs)
-    return outputs.requires_grad
+@dataclass(frozen=True)
+class _Given:
+    """What a source gave in one call."""
+
+    #: Where its gradient arises.
+    edge: GradientEdge
+    #: Numbers in it.
+    count: int
+    #: Whether it depends on nothing else that was recorded.
+    is_first: bool
 
 
 class Capture:
@@ -77,7 +96,7 @@ class Capture:
         self.inputs: dict[str, Tensor] = {}
         #: What each source saw and gave, call by call.
         self._seen: dict[str, list[Tensor]] = {}
-        self.outputs: dict[str, list[Tensor]] = {}
+        self._given: dict[str, list[_Given]] = {}
         #: Sources that see the same for all data.
         self._fixed: set[str] = set()
         self._expanded: set[str] = set()
@@ -85,11 +104,11 @@ class Capture:
         self.spread: set[str] = set()
         #: Whether the model takes what was expanded.
         self._proven = False
-        #: What was recorded, and how often it had been written to by then: nn.Linear may add its bias in place.
-        self._versions: list[tuple[Tensor, int]] = []
+        #: What is recorded in a forward pass, and how often it was written to by then: nn.Linear may add its bias in place.
+        self._recorded: list[tuple[Tensor, int]] = []
         self._recording = self._copying = self._looking = False
-        #: Whether outputs depend on tensors of a user that ask for gradients; known after the first forward pass.
-        self._tracked: bool | None = None
+        #: Whether outputs depend on tensors of a user that ask for gradients; None before the first forward pass.
+        self.tracked: bool | None = None
         #: Whether it is known what is spread, fixed and tied.
         self._looked = False
         #: Whether columns go back one by one, because torch has no right rule for several.
@@ -135,29 +154,24 @@ class Capture:
             return False
         return calls[0].ndim > 0 and len(calls[0]) % (3 * site.copies) == 0
 
-    @property
-    def all_outputs(self) -> list[Tensor]:
-        """What all sources gave in the last forward pass, call by call."""
-        return [output for calls in self.outputs.values() for output in calls]
-
     def forget(self) -> None:
         """What outputs depend on, and whether data mix in tensors that they share, is found out again by the next inputs."""
-        self._tracked = None
+        self.tracked = None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._undo.close()
-        self.sites, self.inputs, self._seen, self.outputs = {}, {}, {}, {}
+        self.sites, self.inputs, self._seen, self._given = {}, {}, {}, {}
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "n c"]:
-        """The outputs of the model; what its maps saw and gave is in `inputs` and `outputs`.
+        """The outputs of the model; what its maps saw is in `inputs`.
 
         Raises:
             RuntimeError: If a map with trainable weights did not run, or on data of several shapes.
             ValueError: If the outputs are not a row for each datum.
         """
-        first = self._tracked is None
+        first = self.tracked is None
         if first:
-            self._tracked = depends_on_more(self.model, inputs[:_LOOKED_AT], hyperparameters=False)
+            self.tracked = depends_on_more(self.model, inputs[:_LOOKED_AT], hyperparameters=False)
         if not self._looked:
             self.spread = self._find_spread(inputs[:_LOOKED_AT])
             self._fixed = self._find_fixed(inputs[:1])
@@ -200,9 +214,9 @@ class Capture:
         self._looking = True
         try:
             outputs = self._run(inputs)
+            return [*(tensor for tensor, _ in self._recorded), outputs]
         finally:
-            self._looking = False
-        return [*(call for calls in self._seen.values() for call in calls), *self.all_outputs, outputs]
+            self._looking, self._recorded = False, []
 
     def _check_parts(self, outputs: Float[Tensor, "n c"]) -> None:
         """Refuse parts of data that are not where their datum is.
@@ -212,8 +226,8 @@ class Capture:
         Raises:
             RuntimeError: Naming their module.
         """
-        known = self.outputs.keys() - self.spread
-        sources = [name for name in self.outputs if name in known and self.sites[self._of_source[name][0].name].parts > 1]
+        known = self._given.keys() - self.spread
+        sources = [name for name in self._given if name in known and self.sites[self._of_source[name][0].name].parts > 1]
         wrong = self._misplaced(sources, outputs)
         if wrong is not None:
             raise mixed_data(wrong)
@@ -225,12 +239,12 @@ class Capture:
         """
         if not sources or not outputs.requires_grad or is_capturing(outputs):
             return None
-        flat = [(name, output) for name in sources for output in self.outputs[name]]
+        flat = [(name, call.edge) for name in sources for call in self._given[name]]
         generator = torch.Generator().manual_seed(len(outputs))
         factors = (torch.rand(len(outputs), generator=generator) + 1).to(outputs)
         column = (torch.rand(outputs.shape[1:], generator=generator) + 0.5).to(outputs).expand_as(outputs)
         usual, scaled = (
-            torch.autograd.grad(outputs, [output for _, output in flat], some, retain_graph=True, allow_unused=True)
+            torch.autograd.grad(outputs, [edge for _, edge in flat], some, retain_graph=True, allow_unused=True)
             for some in (column, factors[:, None] * column)
         )
         for (name, _), one, other in zip(flat, usual, scaled, strict=True):
@@ -302,57 +316,66 @@ class Capture:
 
     def _run_once(self, inputs: Tensor) -> Tensor | None:
         """The same; None if something was changed."""
-        self.sites, self.inputs, self._seen, self.outputs, self._versions, self._size = {}, {}, {}, {}, [], len(inputs)
+        self.sites, self.inputs, self._seen, self._given, self._recorded, self._size = {}, {}, {}, {}, [], len(inputs)
         tensors = held(self.model, self.differentiable)
         for name in self.spread:
             tensors[name] = tensors[name].expand(len(inputs), *tensors[name].shape[1:]).requires_grad_()
-            self.outputs[name] = [tensors[name]]
+            self._given[name] = [_Given(get_gradient_edge(tensors[name]), tensors[name].numel(), is_first=True)]
         self._recording = True
         try:
-            with torch.enable_grad(), NormsByParts() if len(inputs) == 1 else nullcontext():
+            with torch.enable_grad(), self._precision(inputs.device), NormsByParts() if len(inputs) == 1 else nullcontext():
                 outputs: Tensor = call_with(self.model, tensors, inputs)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError) as error:
-            if "in-place operation" in str(error) and not self._copying:
+            if any(words in str(error) for words in _IN_PLACE) and not self._copying:
                 return None
             if not self._proven:
                 self.refuse_expanded(error)
             raise
         finally:
             self._recording = False
-        changed = any(recorded._version > version for recorded, version in self._versions)
+        changed = any(recorded._version > version for recorded, version in self._recorded)
+        if not self._looking:
+            self._recorded = []
         return None if changed else outputs
 
-    def backward(self, outputs: Float[Tensor, "n c"], columns: Float[Tensor, "k v n c"], deliver: Deliver) -> None:
-        """Deliver ∂(column · outputs)/∂(output of each map) for every column, some at a time.
+    def backward(
+        self, outputs: Float[Tensor, "n c"], columns: Float[Tensor, "k v n c"], deliver: Deliver, *, keep: bool = False
+    ) -> None:
+        """Deliver ∂(column · outputs)/∂(output of each map) for every column, some at a time; others may follow, if it is kept.
 
         Raises:
             RuntimeError: If the outputs do not depend on a map.
         """
-        if not self.outputs:
+        if not self._given:
             return
-        size = sum(output.numel() for output in self.all_outputs)
+        size = sum(call.count for calls in self._given.values() for call in calls)
         at_once = max(1, (COLUMN_BUDGET_CPU if outputs.device.type == "cpu" else COLUMN_BUDGET) // max(1, size))
         chunks = [(part, chunk) for part, of_part in enumerate(columns) for chunk in of_part.split(at_once)]
         for index, (part, chunk) in enumerate(chunks):
-            keep = index + 1 < len(chunks)
+            others = keep or index + 1 < len(chunks)
             to_maps = partial(self._deliver, partial(deliver, part))
-            if self.differentiable:
-                found = self._with_graph(outputs, chunk, to_maps)
-            elif len(chunk) > 1 and not self.one_by_one:
-                found = self._many_columns(outputs, chunk, keep, to_maps)
-            else:
-                last = len(chunk) - 1
-                each = [self._one_column(outputs, c, keep or k < last, to_maps) for k, c in enumerate(chunk)]
-                found = set[str]().union(*each)
-            for name in self.outputs.keys() - found:
+            with self._precision(outputs.device):
+                if self.differentiable:
+                    found = self._with_graph(outputs, chunk, to_maps)
+                elif len(chunk) > 1 and not self.one_by_one:
+                    found = self._many_columns(outputs, chunk, others, to_maps)
+                else:
+                    last = len(chunk) - 1
+                    each = [self._one_column(outputs, c, others or k < last, to_maps) for k, c in enumerate(chunk)]
+                    found = set[str]().union(*each)
+            for name in self._given.keys() - found:
                 site = None if name in self.spread else self._of_source[name][0]
                 unused = name if site is None else site.weight or site.bias
                 raise RuntimeError(
                     f"Parameter {unused!r} is trainable, but the outputs of the model do not depend on it. "
                     "Freeze it (requires_grad=False), or use it."
                 )
+
+    def _precision(self, device: torch.device) -> AbstractContextManager[None]:
+        """That of a pass: products of matrices as convolutions, but where all of it is to be differentiated."""
+        return nullcontext() if self.differentiable else tensor_cores(device)
 
     def _deliver(self, deliver: Callable[[str, Tensor], None], source: str, gradients: Sequence[Tensor | None]) -> None:
         some = next(gradient for gradient in gradients if gradient is not None)
@@ -365,22 +388,29 @@ class Capture:
 
     def _one_column(self, outputs: Tensor, column: Tensor, keep: bool, deliver: _ToMaps) -> set[str]:
         """Gradients are delivered as they arise, so that only those of one source are held; the sources they arose for."""
-        arrived: dict[str, list[Tensor | None]] = {name: [None] * len(calls) for name, calls in self.outputs.items()}
+        arrived: dict[str, list[Tensor | None]] = {name: [None] * len(calls) for name, calls in self._given.items()}
         found: set[str] = set()
 
-        def hook(name: str, call: int, gradient: Tensor) -> None:
-            found.add(name)
-            arrived[name][call] = gradient[None]
-            if all(each is not None for each in arrived[name]):
-                deliver(name, arrived.pop(name))
+        def note(name: str, at: int, gradient: Tensor | None) -> None:
+            if gradient is not None:
+                found.add(name)
+                arrived[name][at] = gradient[None]
+                if all(each is not None for each in arrived[name]):
+                    deliver(name, arrived.pop(name))
 
-        every = [(name, call, output) for name, calls in self.outputs.items() for call, output in enumerate(calls)]
-        hooks = [output.register_hook(partial(hook, name, call)) for name, call, output in every]
-        # From the first maps all others are passed; unless maps behind inputs or other tensors of a user are no leaves.
-        first = [output for _, _, output in every if output.is_leaf or self._tracked]
-        torch.autograd.grad(outputs, first, column, retain_graph=keep, allow_unused=True)
+        def hook(name: str, at: int, gradients: tuple[Tensor | None, ...]) -> None:
+            note(name, at, gradients[self._given[name][at].edge.output_nr])
+
+        every = [(name, at, call) for name, calls in self._given.items() for at, call in enumerate(calls)]
+        # From the first maps all others are passed; unless maps behind inputs or other tensors of a user are not the first.
+        ends = [(name, at, call) for name, at, call in every if call.is_first or self.tracked]
+        rest = [] if self.tracked else [(name, at, call) for name, at, call in every if not call.is_first]
+        hooks = [call.edge.node.register_prehook(partial(hook, name, at)) for name, at, call in rest]
+        found_there = torch.autograd.grad(outputs, [call.edge for *_, call in ends], column, keep, allow_unused=True)
         for handle in hooks:
             handle.remove()
+        for (name, at, _), gradient in zip(ends, found_there, strict=True):
+            note(name, at, gradient)
         for name in found & arrived.keys():
             deliver(name, arrived[name])
         return found
@@ -388,7 +418,7 @@ class Capture:
     def _many_columns(self, outputs: Tensor, columns: Tensor, keep: bool, deliver: _ToMaps) -> set[str]:
         """Several columns in one pass, for small maps; the sources whose gradients were delivered."""
         gradients = torch.autograd.grad(
-            outputs, self.all_outputs, columns, retain_graph=keep, is_grads_batched=True, allow_unused=True
+            outputs, self._edges(), columns, retain_graph=keep, is_grads_batched=True, allow_unused=True
         )
         return self._deliver_all(gradients, deliver)
 
@@ -396,13 +426,16 @@ class Capture:
         """Gradients that can be differentiated in turn; the sources whose gradients were delivered."""
         found: set[str] = set()
         for column in columns:
-            gradients = torch.autograd.grad(outputs, self.all_outputs, column, create_graph=True, allow_unused=True)
+            gradients = torch.autograd.grad(outputs, self._edges(), column, create_graph=True, allow_unused=True)
             found |= self._deliver_all([None if gradient is None else gradient[None] for gradient in gradients], deliver)
         return found
 
+    def _edges(self) -> list[GradientEdge]:
+        return [call.edge for calls in self._given.values() for call in calls]
+
     def _deliver_all(self, gradients: Sequence[Tensor | None], deliver: _ToMaps) -> set[str]:
         found, rest = set(), iter(gradients)
-        for name, calls in self.outputs.items():
+        for name, calls in self._given.items():
             own = list(islice(rest, len(calls)))
             if any(gradient is not None for gradient in own):
                 deliver(name, own)
@@ -437,13 +470,14 @@ class Capture:
         apart = not inputs.ndim or len(inputs) % size or len(inputs) != len(outputs) or name in self._fixed - self._expanded
         if apart and not self._looking:
             raise _not_of_data(name, f": there are {size}, got inputs of shape {tuple(inputs.shape)}")
-        if not outputs.requires_grad:
-            outputs.requires_grad_()
+        is_first = not outputs.requires_grad
+        if is_first:
+            outputs = _Begin.apply(outputs, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
         seen = inputs if self.differentiable else inputs.detach()
         seen = seen.clone() if self._copying else seen
         self._seen.setdefault(name, []).append(seen)
-        self.outputs.setdefault(name, []).append(outputs)
-        self._versions += [(outputs, outputs._version), (seen, seen._version)]
+        self._given.setdefault(name, []).append(_Given(get_gradient_edge(outputs), outputs.numel(), is_first))
+        self._recorded += [(outputs, outputs._version), (seen, seen._version)]
         return outputs.clone() if self._copying else outputs
 
 

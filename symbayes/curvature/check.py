@@ -53,22 +53,23 @@ class Reference:
         """Σ u f."""
         return (torch.where(self.outputs.isfinite(), outputs, 0.0) * self.column).sum()
 
-    def unlike(self, found: Mapping[str, Tensor], sizes: Mapping[str, Tensor]) -> str | None:
+    def unlike(self, found: Mapping[str, Tensor], sizes: Mapping[str, Float[Tensor, ""]] | None = None) -> str | None:
         """The name of a tensor whose gradient is another than torch's; None where all agree.
 
         Args:
             found: Gradients by tensor, of any shape that is as long.
-            sizes: The root of the sum of squares of what was added up to each number: rounding is relative to that.
+            sizes: The root of the sum of squares of all that was added up to each gradient: rounding is relative to that, or
+                when None, to the gradient.
         """
-        known = [gradient for gradient in self.gradients.values() if gradient.numel()]
-        largest = torch.stack([_norm(gradient) / gradient.numel() ** 0.5 for gradient in known]).max() if known else 0.0
+        norms = {name: _norm(gradient) for name, gradient in self.gradients.items()}
+        means = [norms[name] / gradient.numel() ** 0.5 for name, gradient in self.gradients.items() if gradient.numel()]
+        largest = torch.stack(means).max() if means else 0.0
         bounds: list[Tensor] = []
         for name in found:
-            wanted = self.gradients[name].flatten()
-            near, rounding = _tolerances(wanted)
-            size = torch.hypot(_norm(wanted), _norm(sizes[name]))
+            near, rounding = _tolerances(self.gradients[name])
             # A gradient that cancels to nothing, as of the bias of keys in attention, is noise beside others.
-            bounds.append(near * size + rounding * len(wanted) ** 0.5 * largest)
+            least = rounding * self.gradients[name].numel() ** 0.5 * largest
+            bounds.append(near * (norms[name] if sizes is None else torch.hypot(norms[name], sizes[name])) + least)
         return self._first_beyond(found, bounds)
 
     def _first_beyond(self, found: Mapping[str, Tensor], bounds: Sequence[Tensor]) -> str | None:
@@ -145,7 +146,7 @@ def check_functional(model: nn.Module, reference: Reference) -> None:
     named = {name: weight.detach().requires_grad_() for name, weight in weights(model).items()}
     with evaluating(model), torch.enable_grad():
         found = _gradients(reference.total(call_with(model, {**held(model, False), **named}, reference.inputs)), named)
-    name = reference.unlike(found, found)
+    name = reference.unlike(found)
     if name is not None:
         raise RuntimeError(
             f"Parameter {name!r} must be read from its module in every forward pass, and have no hook of its own; the model "
@@ -320,7 +321,7 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
     """A tensor whose gradient is not torch's own; None where all are."""
     model = capture.model
     found: dict[str, Tensor] = {}
-    sizes: dict[str, Tensor] = {}
+    sizes: dict[str, Float[Tensor, ""]] = {}
     of_sites: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
     # Two columns, so that they travel together where others will.
     columns = torch.stack([reference.column.flip(0), reference.column])
@@ -334,7 +335,7 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
         if arrived[name] < len(columns):  # the last one counts
             return
         if name in capture.spread:
-            found[name], sizes[name] = gradients[-1].sum(0), gradients[-1].square().sum(0).sqrt()
+            found[name], sizes[name] = gradients[-1].sum(0), _norm(gradients[-1])
             return
         of_sites[name] = _of_site(capture.sites[name], capture.inputs[name], gradients[-1:])
 
@@ -353,17 +354,17 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
                 "The model must give the same outputs while its curvature is captured; it does not. Use Ggn() or Lanczos(), "
                 "which do not look into modules."
             )
-        capture.backward(outputs, columns[None], add)
+        capture.backward(outputs, columns[None], add, keep=True)
         alone = torch.zeros_like(reference.column)
         alone[one] = reference.column[one]
-        capture.backward(capture.forward(reference.inputs), alone[None, None], note_others)
+        capture.backward(outputs, alone[None, None], note_others)
         for name, count in zip(others, torch.stack(list(others.values())).tolist() if others else [], strict=True):
             if count:
                 raise mixed_data(name)
         if capture.free:
             refuse_unused(model, capture.free, reference.inputs)
             for name, each in free_gradients(model, capture.free, reference.inputs, reference.column[None]).items():
-                found[name], sizes[name] = each.sum((0, 1)), each.square().sum((0, 1)).sqrt()
+                found[name], sizes[name] = each.sum((0, 1)), _norm(each)
     for name, (gradient, size) in ((name, both) for of_site in of_sites.values() for name, both in of_site.items()):
         known = name in found
         found[name] = found[name] + gradient if known else gradient
@@ -374,12 +375,11 @@ def _unlike(capture: Capture, reference: Reference) -> str | None:
 def _of_site(site: Site, inputs: Tensor, gradients: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """The gradients of a map's tensors, summed over data, and the size of what is added up to them."""
     rows, seen = site.gradient_rows(gradients), site.rows(inputs).values
-    squares, seen_squares = rows.double().square(), seen.double().square()  # those of large numbers overflow
     found: dict[str, tuple[Tensor, Tensor]] = {}
     if site.weight is not None:
-        size = site.form.weight_from_rows(torch.einsum("vnsbo,nsbi->boi", squares, seen_squares)).sqrt()
+        each, each_seen = (torch.linalg.vector_norm(r, dim=-1, dtype=torch.float64) for r in (rows, seen))
+        size = (each * each_seen).norm()  # ‖g aᵀ‖ = ‖g‖ ‖a‖
         found[site.weight] = site.form.weight_from_rows(torch.einsum("vnsbo,nsbi->boi", rows, seen)), size
     if site.bias is not None:
-        size = site.form.bias_from_rows(squares.sum(2)).sum((0, 1)).sqrt()
-        found[site.bias] = site.bias_gradients(rows).sum((0, 1)), size
+        found[site.bias] = site.bias_gradients(rows).sum((0, 1)), _norm(rows)
     return found

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from symbayes.adapters import replaced, stepwise_forwards
 from symbayes.data.source import check_finite, first_datum
 from symbayes.errors import NotFiniteError
+from symbayes.layout import call_with, held
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.sharded import refuse_sharded
 
@@ -20,6 +22,16 @@ from symbayes.sharded import refuse_sharded
 _AUTOCAST = ("cpu", "cuda")
 #: Settings of torch are those of all threads.
 _SETTING = threading.RLock()
+
+
+@dataclass
+class _Asked:
+    """For how many TF32 is on just now, in all threads."""
+
+    count: int = 0
+
+
+_ASKED = _Asked()
 
 
 @contextmanager
@@ -85,6 +97,19 @@ def naming_types(inputs: Tensor, precision: torch.dtype) -> Iterator[None]:
         raise ValueError(f"{took}. Give it batches that it was made for; called on one, it says where it stops.") from error
 
 
+def is_differentiable(model: nn.Module, inputs: Tensor) -> bool:
+    """Whether gradients are on and outputs depend on more than weights: on hyperparameters, inputs, other tensors of a user."""
+    return torch.is_grad_enabled() and depends_on_more(model, inputs, hyperparameters=True)
+
+
+@torch.enable_grad()
+def depends_on_more(model: nn.Module, inputs: Tensor, *, hyperparameters: bool) -> bool:
+    """Whether outputs depend on tensors that ask for gradients and are no weights; on hyperparameters, where these count."""
+    with evaluating(model):
+        outputs: Tensor = call_with(model, held(model, hyperparameters), inputs)
+    return outputs.requires_grad
+
+
 def log_likelihood(
     likelihood: Likelihood, inputs: Tensor, outputs: Tensor, targets: Tensor, start: int | None
 ) -> Float[Tensor, ""]:
@@ -141,16 +166,21 @@ def tensor_cores(device: torch.device) -> Iterator[None]:
     if device.type != "cuda" or not hasattr(matmul, "fp32_precision"):  # which torch has since 2.9
         yield
         return
-    with _SETTING:
-        if matmul.fp32_precision != "none" or cudnn.conv.fp32_precision != "tf32":  # type: ignore[attr-defined]
-            yield
-            return
-        matmul.allow_tf32 = True  # the older of two ways to say it, which both understand
-        try:
-            yield
-        finally:
-            matmul.allow_tf32 = False
-            matmul.fp32_precision = "none"
+    with _SETTING:  # and not while others work in it: hooks of a backward pass run in threads of their own
+        chosen = matmul.fp32_precision != "none" or cudnn.conv.fp32_precision != "tf32"  # type: ignore[attr-defined]
+        asks = _ASKED.count > 0 or not chosen
+        if asks:
+            _ASKED.count += 1
+            if not chosen:
+                matmul.allow_tf32 = True  # the older of two ways to say it, which both understand
+    try:
+        yield
+    finally:
+        with _SETTING:
+            _ASKED.count -= asks
+            if asks and not _ASKED.count:
+                matmul.allow_tf32 = False
+                matmul.fp32_precision = "none"
 
 
 def rounded(tensor: Tensor) -> Tensor:

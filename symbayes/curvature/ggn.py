@@ -250,9 +250,10 @@ class Jacobians:
         if not reference.gives(outputs):
             return self.names[0]
         terms = torch.einsum("nc,ncp->np", reference.column, J).double()
-        sizes = [reference.gradients[name].numel() for name in self.names]
-        found, norms = (total.split(sizes) for total in (terms.sum(0), terms.square().sum(0).sqrt()))
-        return reference.unlike(dict(zip(self.names, found, strict=True)), dict(zip(self.names, norms, strict=True)))
+        of_tensors = terms.split([reference.gradients[name].numel() for name in self.names], 1)
+        by_name = dict(zip(self.names, of_tensors, strict=True))
+        sizes = {name: each.norm() for name, each in by_name.items()}
+        return reference.unlike({name: each.sum(0) for name, each in by_name.items()}, sizes)
 
 
 Product = Callable[[Float[Tensor, " p"]], Float[Tensor, " p"]]
@@ -362,7 +363,7 @@ def _pushing(model: nn.Module, names: Sequence[str], reference: Reference) -> Pu
             except RuntimeError as error:
                 why = str(error)
                 continue
-            if reference.agrees_along(tangents, Jv) and reference.unlike(pulled, pulled) is None:
+            if reference.agrees_along(tangents, Jv) and reference.unlike(pulled) is None:
                 return push
     raise RuntimeError(
         "torch could not differentiate the outputs of the model along its weights, neither in forward mode nor by two backward "

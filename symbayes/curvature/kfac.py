@@ -42,11 +42,11 @@ from symbayes.curvature.blocks import (
     KroneckerBlock,
     SecondMoment,
 )
-from symbayes.curvature.capture import Capture, depends_on_more
+from symbayes.curvature.capture import Capture
 from symbayes.curvature.check import check_capture, follow_check
 from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.diagonal import DiagonalAccumulator
-from symbayes.curvature.evaluate import rounded, tensor_cores
+from symbayes.curvature.evaluate import depends_on_more, rounded, tensor_cores
 from symbayes.curvature.gradients import weight_gradients
 from symbayes.curvature.memory import LARGEST_BIAS, LARGEST_SIDE, ROW_BUDGET, ROW_BUDGET_CPU, bytes_held, has_factors
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
@@ -213,7 +213,7 @@ class KroneckerAccumulator(Accumulator):
         if site.weight is not None and output is not None:
             pooled = Factor(output.matrices.mean(0, keepdim=True), False, output.name) if self.pool else output
             total = sums["counts"] if "counts" in sums else self._arrange(sums["A"])
-            A = Factor(total / self.rows_seen, "counts" in sums, site.weight)
+            A = Factor(_times(total, 1 / self.rows_seen), "counts" in sums, site.weight)
             found[site.weight] = KroneckerBlock(pooled, A, transposed=site.form.transposed)
         if site.bias is not None:
             own = Factor(bias, False, site.bias) if bias is not None else output
@@ -238,11 +238,19 @@ def _of_bias(moment: Float[Tensor, "1 d d"]) -> Float[Tensor, "block _ _"]:
     return moment if moment.shape[1] <= LARGEST_BIAS else moment.diagonal(dim1=1, dim2=2).reshape(-1, 1, 1)
 
 
+def _times(sums: Tensor, factor: float | Tensor) -> Tensor:
+    """Sums times a factor, in their place where nothing is to be differentiated."""
+    has_graph = sums.requires_grad or (isinstance(factor, Tensor) and factor.requires_grad)
+    return sums * factor if has_graph else sums.mul_(factor)
+
+
 def _scale(name: str, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> Tensor | None:
     """The parts of a factor, each times its scale; None where nothing was collected."""
     parts = [sums[f"{name}{part}"] for part in range(len(scales)) if f"{name}{part}" in sums]
     if not parts:
         return None
+    if len(parts) == 1:
+        return _times(parts[0], scales[0].to(parts[0]))
     stacked = torch.stack(parts)
     return torch.einsum("k,k...->...", scales.to(stacked), stacked)
 
@@ -439,11 +447,11 @@ class RunningCurvature:
             raise RuntimeError("No batch was seen yet, so there is no curvature. Add batches first.")
         scale = num_data / self._size
         # A is a mean over rows and needs no scale; all else is multiplied by those of the parts.
-        sums = {key: value for key, value in self._means.items() if key[0] != _WEIGHTS}
+        sums = {key: value.clone() for key, value in self._means.items() if key[0] != _WEIGHTS}
         log_likelihood = sums.pop(_LOG_LIKELIHOOD) * scale
         for name, accumulator in self._accumulators.items():
             accumulator.rows_seen = self._rows[name]
-        blocks = make_blocks(self._accumulators, sums, self.rule.fisher.scales(self.likelihood) * scale)
+        blocks = make_blocks(dict(self._accumulators), sums, self.rule.fisher.scales(self.likelihood) * scale)
         named = _named(self.rule, self._capture.layout.sites.values())
         return BlockCurvature(blocks, log_likelihood, f"{named}, running mean", None)
 

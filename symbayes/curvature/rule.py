@@ -175,7 +175,7 @@ class BlockCurvature(Curvature):
     blocks: Mapping[str, Block]
     log_likelihood: Float[Tensor, ""]
     estimator: str
-    #: None where sums cannot be collected again, because the data have gone by.
+    #: None where the data have gone by, or nothing but weights matters to outputs.
     replay: Replay | None
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
@@ -186,8 +186,9 @@ class BlockCurvature(Curvature):
     ) -> Iterator[Float[Tensor, ""]]:
         if self.replay is None:
             raise RuntimeError(
-                f"The curvature cannot be differentiated: {self.estimator} has no data to go through again. Use passes over "
-                "all data, Optimiser(running=0, eigenbasis=0)."
+                f"The curvature cannot be differentiated: {self.estimator} has no data to go through again, or outputs depend "
+                "on weights alone. Use passes over all data, Optimiser(running=0, eigenbasis=0), and a model with extents or "
+                "other hyperparameters."
             )
         return self.replay.surrogates(precisions, share, generator)
 

@@ -15,14 +15,14 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock
-from symbayes.curvature.capture import Capture, is_differentiable
+from symbayes.curvature.capture import Capture
 from symbayes.curvature.check import check_capture, follow_check
-from symbayes.curvature.evaluate import log_likelihood
+from symbayes.curvature.evaluate import is_differentiable, log_likelihood
 from symbayes.curvature.gradients import free_gradients, squared_gradients
 from symbayes.curvature.memory import within_budget
 from symbayes.curvature.rule import BlockCurvature, Fisher, Precisions, Replay, Sums, log_det_of
 from symbayes.data.source import DataSource
-from symbayes.layout import Site
+from symbayes.layout import Site, hyperparameters
 from symbayes.likelihoods.likelihood import Likelihood
 from symbayes.processes import Processes
 
@@ -55,11 +55,14 @@ class Accumulator(ABC):
 
     @abstractmethod
     def blocks(self, sums: Mapping[str, Tensor], scales: Float[Tensor, " k"]) -> dict[str, Block]:
-        """The blocks by tensor that follow from sums: those of this accumulator, or others of the same names."""
+        """The blocks by tensor that follow from sums: those of this accumulator, or others of the same names.
+
+        What asks for no gradients may be overwritten.
+        """
 
 
 #: What collects the curvature of each map, made anew for a model.
-Accumulators = Callable[[], Mapping[str, Accumulator]]
+Accumulators = Callable[[], dict[str, Accumulator]]
 #: Where sums of free tensors are kept: the name of no map.
 _FREE = "."
 #: What processes add up beside sums.
@@ -84,35 +87,41 @@ def swept_curvature(
     """
     whole = accumulators()
     scales = fisher.scales(likelihood)
-    run = partial(sweep, model, likelihood=likelihood, fisher=fisher, batch_size=batch_size, generator=generator)
-    sums, log_likelihood = run(data, accumulators=whole)
+    run = partial(sweep, likelihood=likelihood, fisher=fisher, batch_size=batch_size, generator=generator)
+    capture = Capture(model)
+    sums, log_likelihood = run(capture, data, accumulators=whole)
+    if capture.tracked is False and not hyperparameters(model) and not fisher.needs_graph(likelihood):
+        return BlockCurvature(make_blocks(whole, sums, scales), log_likelihood, estimator, None)
 
     def collect(part: DataSource) -> tuple[Sums, Tensor]:
-        return run(part, accumulators=accumulators(), check=False)
+        return run(Capture(model), part, accumulators=accumulators(), check=False)
 
     def log_det(sums: Sums, precisions: Precisions) -> Tensor:
-        return log_det_of(make_blocks(whole, sums, scales.detach()), precisions)
+        return log_det_of(make_blocks(dict(whole), dict(sums), scales.detach()), precisions)
 
-    held = {key: value.detach() for key, value in sums.items()}
+    held = {key: value.detach().clone() for key, value in sums.items()}
     replay = Replay(held, collect, log_det, data, batch_size)
-    return BlockCurvature(make_blocks(whole, sums, scales), log_likelihood, estimator, replay)
+    return BlockCurvature(make_blocks(dict(whole), sums, scales), log_likelihood, estimator, replay)
 
 
-def make_blocks(accumulators: Mapping[str, Accumulator], sums: Sums, scales: Float[Tensor, " k"]) -> dict[str, Block]:
-    """The block of every tensor from sums over the data."""
+def make_blocks(
+    accumulators: dict[str, Accumulator], sums: dict[tuple[str, str], Tensor], scales: Float[Tensor, " k"]
+) -> dict[str, Block]:
+    """The block of every tensor from sums over the data, which are overwritten where they ask for no gradients."""
     blocks: dict[str, Block] = {}
-    by_map: dict[str, dict[str, Tensor]] = {}
-    for (name, what), value in sums.items():
-        by_map.setdefault(name, {})[what] = value
-    for what, squares in by_map.pop(_FREE, {}).items():
+    for name, what in [key for key in sums if key[0] == _FREE]:
+        squares = sums.pop((name, what))
         blocks[what] = DiagonalBlock(torch.einsum("k,kp->p", scales.to(squares), squares))
-    for name, of_map in by_map.items():
-        blocks |= accumulators[name].blocks(of_map, scales.to(next(iter(of_map.values())).device))
+    for name in list(accumulators):
+        accumulator = accumulators.pop(name)
+        own = {what: sums.pop((of, what)) for of, what in [key for key in sums if key[0] == name]}
+        if own:
+            blocks |= accumulator.blocks(own, scales.to(next(iter(own.values())).device))
     return blocks
 
 
 def sweep(
-    model: nn.Module,
+    capture: Capture,
     data: DataSource,
     *,
     likelihood: Likelihood,
@@ -121,7 +130,7 @@ def sweep(
     batch_size: int,
     generator: Generator | None,
     check: bool = True,
-) -> tuple[Sums, Float[Tensor, ""]]:
+) -> tuple[dict[tuple[str, str], Tensor], Float[Tensor, ""]]:
     """What accumulators and free tensors collect, as sums over the data, and log p(D | W).
 
     With a graph, if gradients are on and the forward pass depends on more than weights. Maps are compared with torch's own
@@ -131,7 +140,7 @@ def sweep(
     free: dict[str, Float[Tensor, "k p"]] = {}
     seen, reference = 0, None
     predicted: Tensor = torch.zeros(0, 0)
-    capture, of = Capture(model), data.processes
+    model, of = capture.model, data.processes
     shared = (capture.layout.tensors[name].size for name in capture.tied)
     beside = max((*(accumulator.beside for accumulator in accumulators.values()), *shared), default=0)
     batch_size = within_budget(model, data, batch_size, beside=beside)
@@ -162,8 +171,8 @@ def sweep(
 
 
 def add_up(
-    processes: Processes, accumulators: Mapping[str, Accumulator], sums: Sums, total: Float[Tensor, ""]
-) -> tuple[Sums, Float[Tensor, ""]]:
+    processes: Processes, accumulators: Mapping[str, Accumulator], sums: dict[tuple[str, str], Tensor], total: Float[Tensor, ""]
+) -> tuple[dict[tuple[str, str], Tensor], Float[Tensor, ""]]:
     """What all processes collected: sums, and log p(D | W); accumulators then know how many rows all have seen."""
     if processes.count == 1:
         return sums, total

@@ -470,7 +470,7 @@ def check_finite(inputs: Tensor, start: int | None = 0) -> None:
     Raises:
         NotFiniteError: Naming the first bad datum.
     """
-    if not (inputs.is_floating_point() or inputs.is_complex()):
+    if not (inputs.is_floating_point() or inputs.is_complex()) or inputs.sum().isfinite():  # which one that is not would spoil
         return
     bad = ~inputs.isfinite().flatten(1).all(1) if inputs.ndim > 1 else ~inputs.isfinite()
     if bad.any():

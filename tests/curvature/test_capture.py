@@ -1,5 +1,6 @@
 """Any torch module: its exact diagonal from rows against Jacobians, and what is refused."""
 
+import weakref
 from copy import deepcopy
 from math import isfinite
 
@@ -22,6 +23,7 @@ from symbayes.curvature.kfac import Ekfac, Kfac, RunningCurvature
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.data.source import TensorSource
 from symbayes.groups.grids import p4
+from symbayes.groups.lie import affine2d
 from symbayes.layers.dense import Scale, Shift
 from symbayes.layers.group_conv import GroupConvPath
 from symbayes.layers.smooth import SparseConvPath
@@ -879,3 +881,35 @@ def test_a_lengthscale_has_curvature_where_its_weights_are_frozen(generator):
     found = Kfac().curvature(model, data, Categorical()).blocks
     assert found.keys() == {"0.basis.omega", "2.weight", "2.bias"}
     assert_close(found["0.basis.omega"].dense(), wanted["0.basis.omega", "0.basis.omega"])
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_maps_gave_is_not_held_after_a_forward_pass(in_place):
+    """Of what a map gives, whoever needs it again holds it: a ReLU what it made of it, nothing what came in."""
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(in_place), nn.Linear(5, 6), nn.ReLU(in_place), nn.Linear(6, 3))
+    given = []
+    for layer in (model[0], model[2]):
+        layer.register_forward_hook(lambda module, inputs, outputs: given.append(weakref.ref(outputs)))
+    capture = Capture(model)
+    with capture:
+        inputs = torch.randn(7, 4)
+        outputs = capture.forward(inputs)
+        assert [each() for each in given] == [None] * len(given)
+        arrived = {}
+        capture.backward(outputs, torch.ones(1, 1, 7, 3), lambda part, name, gradients: arrived.update({name: gradients[0]}))
+    behind = functional.relu(model[0](inputs))
+    first = (model[2](behind) > 0) * model[4].weight.sum(0)
+    assert_close(arrived["2"], first)
+    assert_close(arrived["0"], (model[0](inputs) > 0) * (first @ model[2].weight))
+
+
+def test_sums_are_kept_only_where_they_are_collected_again():
+    inputs, labels = torch.randn(30, 1, 4, 4), torch.randint(3, (30,))
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    source = TensorSource(inputs, labels, CPU)
+    curvature = Kfac().curvature(plain, source, Categorical())
+    assert curvature.replay is None
+    with pytest.raises(RuntimeError, match="weights alone"):
+        curvature.surrogates({name: torch.ones(()) for name in curvature.blocks})
+    averaged = sb.OrbitAverage(plain, affine2d())
+    assert Kfac().curvature(averaged, source, Categorical()).replay is not None
