@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from benchmarks.timing import seconds_on
 from papers import runs as provenance
-from symbayes.curvature.evaluate import evaluating
+from symbayes.curvature.evaluate import tensor_cores
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.memory import fixed_bytes, memory_budget
@@ -141,7 +141,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
     }
 
     def gradient() -> None:
-        with evaluating(model):
+        with tensor_cores(device):  # as a step of `sb.fit`
             for some, wanted in data.batches(asked.batch):
                 torch.autograd.grad(-likelihood.log_prob(model(some), wanted).sum(), weights)
 
@@ -175,7 +175,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
     if asked.lanczos:
         draws, started = torch.Generator().manual_seed(asked.seed), perf_counter()
         with torch.no_grad(), memory_budget(asked.budget):
-            full = Lanczos(1, asked.lanczos, asked.batch).curvature(model, data, likelihood, generator=draws)
+            full = Lanczos(2, asked.lanczos, asked.batch).curvature(model, data, likelihood, generator=draws)
             by_products = evidence_at(full, model, prior, data.size)
         found["seconds, full GGN"] = perf_counter() - started
         found["log evidence of a token, full GGN"] = float(by_products.total) / tokens

@@ -36,6 +36,11 @@ def allconv_paths() -> nn.Module:
     return build_allconv((3, 32, 32), 10, ("conv",), 10, generator=torch.Generator().manual_seed(0))
 
 
+def allconv_relaxed() -> nn.Module:
+    """The paper's F-FC+CONV."""
+    return build_allconv((3, 32, 32), 10, ("factored", "conv"), 10, generator=torch.Generator().manual_seed(0))
+
+
 def allconv_plain() -> nn.Sequential:
     """The same network of `nn.Conv2d`: circular padding, the same strides, kept positions at the origin."""
     layers: list[nn.Module] = []

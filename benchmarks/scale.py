@@ -1,16 +1,18 @@
 """Curvature and training of larger networks on one device: `python -m benchmarks.scale --device cuda [--out scale.json]`.
 
-For CONV, a usual CNN, ResNet-18 (batch norms), ViT-S and ViT-B/16 (layer norms, embeddings of positions), on random images: the
-seconds of a gradient over the data, and in such gradients KFAC by one random column and by all columns, without and with a
-budget of memory (`--budget`, in GiB); what that holds on a GPU; and seconds of the decomposition of factors. `--training`
-measures epochs by plain MAP and by the evidence instead; `torchrun --nproc-per-node 2 -m benchmarks.scale --training ...` by
-several processes. On a CPU there is one thread, time is that of the processor, and cases are interleaved.
+For CONV, F-FC+CONV, a usual CNN, ResNet-18 (batch norms), ViT-S and ViT-B/16 (layer norms, embeddings of positions), on
+random images: the seconds of a gradient over the data, and in such gradients KFAC by one random column and by all columns,
+without and with a budget of memory (`--budget`, in GiB); what that holds on a GPU; and seconds of the decomposition of factors.
+A gradient is that of a step of `sb.fit`: of 250 images, in TF32 on a GPU, as factors are; beside it stands one in larger
+batches, and one in single precision. `--training` measures epochs by plain MAP and by the evidence instead; `torchrun
+--nproc-per-node 2 -m benchmarks.scale --training ...` by several processes. On a CPU there is one thread, time is that of the
+processor, and cases are interleaved.
 """
 
 import argparse
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,10 +23,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.networks import allconv_plain, cnn
+from benchmarks.networks import allconv_plain, allconv_relaxed, cnn
 from benchmarks.timing import interleaved, seconds_on
 from papers import runs as provenance
-from symbayes.curvature.evaluate import evaluating
+from symbayes.curvature.evaluate import tensor_cores
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.memory import memory_budget
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, MonteCarloFisher, log_det_of
@@ -91,6 +93,7 @@ class Vit(nn.Module):
 #: By name: what builds a network, and the size of its images.
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "conv": (allconv_plain, 32),
+    "factored+conv": (allconv_relaxed, 32),
     "cnn": (cnn, 32),
     "resnet18": (resnet18, 32),
     "vit-s": (lambda: Vit(32, 4, 384, 12, 6), 32),
@@ -168,9 +171,11 @@ def _curvature(model: nn.Module, data: TensorSource, budget: float, repeats: int
     weights, device, found = list(model.parameters()), data.inputs.device, dict[str, float]()
     kept: dict[str, BlockCurvature] = {}
 
-    def gradient() -> None:
-        with evaluating(model):
-            for inputs, targets in data.batches(64 if data.inputs.shape[-1] > 100 else 250):
+    is_large = data.inputs.shape[-1] > 100
+
+    def gradient(batch_size: int, precision: Callable[[torch.device], AbstractContextManager[None]] = tensor_cores) -> None:
+        with precision(device):
+            for inputs, targets in data.batches(batch_size):
                 torch.autograd.grad(functional.cross_entropy(model(inputs), targets), weights)
 
     @torch.no_grad()
@@ -179,7 +184,9 @@ def _curvature(model: nn.Module, data: TensorSource, budget: float, repeats: int
         with nullcontext() if gib is None else memory_budget(gib):
             kept[name] = Kfac(fisher).curvature(model, data, Categorical(), generator=draws)
 
-    cases: dict[str, Callable[[], object]] = {"gradient": gradient}
+    cases: dict[str, Callable[[], object]] = {"gradient": partial(gradient, 64 if is_large else 250)}
+    cases["gradient, larger batches"] = partial(gradient, 250 if is_large else 1000)
+    cases["gradient, single precision"] = partial(gradient, 64 if is_large else 250, lambda device: nullcontext())
     for title, fisher in (("one column", MonteCarloFisher()), ("exact", ExactFisher())):
         for words, gib in ((title, None), (f"{title}, within {budget:g} GiB", budget)):
             cases[f"KFAC, {words}"] = partial(factors, f"KFAC, {words}", fisher, gib)
