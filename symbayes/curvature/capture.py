@@ -10,7 +10,7 @@ in the graph their gradients arise. Where the forward pass depends on more than 
 (`differentiable`), so that curvature can be differentiated in turn.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -72,6 +72,20 @@ class _Given:
     is_first: bool
 
 
+@dataclass(frozen=True)
+class Known:
+    """What was found out of a model: how it is captured."""
+
+    #: Whether columns go back one by one, because torch has no right rule for several.
+    one_by_one: bool
+    #: Tensors that several maps share whose gradients are the sum of theirs.
+    tied: frozenset[str]
+    #: Free tensors of which every datum has a copy of its own.
+    spread: frozenset[str]
+    #: Sources that see the same for all data.
+    fixed: frozenset[str]
+
+
 class Capture:
     """A context in which forward passes of a model are recorded; the model evaluates (no dropout, fixed norms) inside it.
 
@@ -98,10 +112,10 @@ class Capture:
         self._seen: dict[str, list[Tensor]] = {}
         self._given: dict[str, list[_Given]] = {}
         #: Sources that see the same for all data.
-        self._fixed: set[str] = set()
+        self._fixed: Set[str] = set()
         self._expanded: set[str] = set()
         #: Free tensors of which every datum has a copy of its own.
-        self.spread: set[str] = set()
+        self.spread: Set[str] = set()
         #: Whether the model takes what was expanded.
         self._proven = False
         #: What is recorded in a forward pass, and how often it was written to by then: nn.Linear may add its bias in place.
@@ -145,7 +159,18 @@ class Capture:
         gone = {site.name for name in list(names) for site in self.tied.pop(name)}
         left = {source: [site for site in sites if site.name not in gone] for source, sites in self._of_source.items()}
         self._of_source = {source: sites for source, sites in left.items() if sites}
-        self._fixed &= self._of_source.keys()
+        self._fixed = self._fixed & self._of_source.keys()
+
+    @property
+    def known(self) -> Known:
+        """What was found out so far."""
+        return Known(self.one_by_one, frozenset(self.tied), frozenset(self.spread), frozenset(self._fixed))
+
+    def follow(self, known: Known) -> None:
+        """Capture as another one of the same model did, without looking again."""
+        self.untie(self.tied.keys() - known.tied)
+        self.one_by_one, self._looked = known.one_by_one, True
+        self.spread, self._fixed = known.spread & set(self.layout.free), known.fixed & self._of_source.keys()
 
     def _sees_data(self, site: Site) -> bool:
         """Whether what a map saw in the last look, at three data, is of each of them, and of one shape in all calls."""
@@ -243,10 +268,11 @@ class Capture:
         generator = torch.Generator().manual_seed(len(outputs))
         factors = (torch.rand(len(outputs), generator=generator) + 1).to(outputs)
         column = (torch.rand(outputs.shape[1:], generator=generator) + 0.5).to(outputs).expand_as(outputs)
-        usual, scaled = (
-            torch.autograd.grad(outputs, [edge for _, edge in flat], some, retain_graph=True, allow_unused=True)
-            for some in (column, factors[:, None] * column)
-        )
+        with self._precision(outputs.device):
+            usual, scaled = (
+                torch.autograd.grad(outputs, [edge for _, edge in flat], some, retain_graph=True, allow_unused=True)
+                for some in (column, factors[:, None] * column)
+            )
         for (name, _), one, other in zip(flat, usual, scaled, strict=True):
             if one is not None and other is not None and not _scales(one.detach(), other.detach(), factors.to(one)):
                 return name

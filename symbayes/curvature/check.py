@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from symbayes.curvature.capture import Capture, mixed_data
+from symbayes.curvature.capture import Capture, Known, mixed_data
 from symbayes.curvature.evaluate import evaluating, naming_types
 from symbayes.curvature.gradients import free_gradients, refuse_unused
 from symbayes.layout import Site, call_with, held, weights
@@ -253,9 +253,8 @@ def _close(found: Tensor, wanted: Tensor, bound: float) -> bool:
     return float(torch.where(finite, found.double() - wanted.double(), 0.0).norm()) <= bound
 
 
-#: Models that were checked, whether columns go back one by one, and tensors that maps share; and the one that need not be
-#: checked again.
-_CHECKED: WeakKeyDictionary[nn.Module, tuple[bool, frozenset[str]]] = WeakKeyDictionary()
+#: Models that were checked, and what is known of them; and the one that need not be checked again.
+_CHECKED: WeakKeyDictionary[nn.Module, Known] = WeakKeyDictionary()
 _TRUSTED: ContextVar[nn.Module | None] = ContextVar("trusted", default=None)
 
 
@@ -298,15 +297,18 @@ def check_capture(capture: Capture, inputs: Tensor) -> Reference | None:
             "would be wrong. Use it in that module alone, give each use a parameter of its own, freeze it "
             "(requires_grad=False), or use Ggn() or Lanczos(), which do not look into modules."
         )
-    _CHECKED[capture.model] = capture.one_by_one, frozenset(capture.tied)
+    _CHECKED[capture.model] = capture.known
     capture.forget()  # what the inputs of this check depend on, which is nothing
     return reference
 
 
 def follow_check(capture: Capture) -> None:
     """Capture as the last check of the model found right; with nothing taken on trust where there was none."""
-    capture.one_by_one, tied = _CHECKED.get(capture.model, (capture.one_by_one, frozenset()))
-    capture.untie(capture.tied.keys() - tied)
+    known = _CHECKED.get(capture.model)
+    if known is None:
+        capture.untie(list(capture.tied))
+    else:
+        capture.follow(known)
 
 
 def _unlike_or_refused(capture: Capture, reference: Reference) -> str | None:
