@@ -16,7 +16,7 @@ in the model: a layout has their names, and `weights` and `hyperparameters` give
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -245,6 +245,8 @@ def _tensors(model: nn.Module, modules: Mapping[str, nn.Module]) -> dict[str, We
             "what was wrapped or scripted, such as model.module."
         )
     found = {}
+    maps = [name for name, module in modules.items() if isinstance(module, LinearMap)]
+    relaxed = {f"{_join(name, 'paths')}.": name for name, module in modules.items() if isinstance(module, RelaxedLayer)}
     for name, parameter in weights(model).items():
         if isinstance(parameter, nn.UninitializedParameter):
             raise ValueError(f"Parameter {name!r} has no shape yet. Call the model on a batch first, as lazy layers need.")
@@ -253,27 +255,37 @@ def _tensors(model: nn.Module, modules: Mapping[str, nn.Module]) -> dict[str, We
                 f"Weights must be in single or double precision, since curvature and evidence are; {name!r} is "
                 f"{parameter.dtype}. Convert the model: model.float(). To train at lower precision, use torch.autocast."
             )
-        found[name] = _place(name, parameter.numel(), modules)
+        found[name] = _place(name, parameter.numel(), modules, maps, relaxed)
     if not found:
         raise ValueError("The model has no trainable parameter: there is nothing to learn. Set requires_grad on some.")
     return found
 
 
-def _place(name: str, size: int, modules: Mapping[str, nn.Module]) -> WeightTensor:
-    """The layer and path of a tensor, and what it does to the symmetries of that layer."""
+def _place(
+    name: str, size: int, modules: Mapping[str, nn.Module], maps: Sequence[str], relaxed: Mapping[str, str]
+) -> WeightTensor:
+    """The layer and path of a tensor, and what it does to the symmetries of that layer.
+
+    Args:
+        name: Of the tensor.
+        size: Of the tensor.
+        modules: Of the model, by name.
+        maps: The names of those that are linear maps.
+        relaxed: The names of relaxed layers, by the beginning of the names of all that is in their paths.
+    """
     owner, _, attribute = name.rpartition(".")
     kind: Kind = "bias" if attribute.endswith("bias") else "weight"
     if isinstance(modules[owner], RadialBasis):
         kind, owner = "shape", owner.rpartition(".")[0]  # the map that the basis belongs to
     # Where a map is made of others (FactoredPath, OrbitPath), tensors belong to the whole.
-    maps = (name for name, module in modules.items() if isinstance(module, LinearMap))
     layer = next((candidate for candidate in maps if f"{owner}.".startswith(f"{candidate}." if candidate else "")), owner)
     outermost = modules[layer]
     path, beside = type(outermost).__name__, list[nn.Module]()
-    for candidate, module in modules.items():
-        if isinstance(module, RelaxedLayer) and name.startswith(prefix := f"{_join(candidate, 'paths')}."):
+    for prefix, candidate in relaxed.items():
+        if name.startswith(prefix):
+            paths = cast(RelaxedLayer, modules[candidate]).paths
             layer, path = candidate, name.removeprefix(prefix).split(".")[0]
-            outermost, beside = module.paths[path], list(module.paths.children())
+            outermost, beside = paths[path], list(paths.children())
     relaxes = any(_extends(_group, other, outermost) or _extends(_inner_group, other, outermost) for other in beside)
     broken = (_symmetry(other) for other in beside if other is not outermost and _breaks(outermost, kind, other))
     breaks = tuple(dict.fromkeys(words for words in broken if words is not None))
