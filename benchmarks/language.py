@@ -22,7 +22,6 @@ from torch.nn import functional
 
 from benchmarks.timing import seconds_on
 from papers import runs as provenance
-from symbayes.curvature.evaluate import tensor_cores
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.lanczos import Lanczos
 from symbayes.curvature.memory import fixed_bytes, memory_budget
@@ -31,6 +30,7 @@ from symbayes.data.source import TensorSource
 from symbayes.evidence.evidence import evidence_at
 from symbayes.likelihoods.classes import Categorical
 from symbayes.likelihoods.positions import AtPositions, PerPosition
+from symbayes.precision import tensor_cores
 from symbayes.priors import TensorwisePrior
 from symbayes.training.hyper import update_precisions
 

@@ -26,12 +26,12 @@ from torch.nn import functional
 from benchmarks.networks import allconv_plain, allconv_relaxed, cnn
 from benchmarks.timing import interleaved, seconds_on
 from papers import runs as provenance
-from symbayes.curvature.evaluate import tensor_cores
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.memory import memory_budget
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, MonteCarloFisher, log_det_of
 from symbayes.data.source import TensorSource
 from symbayes.likelihoods.classes import Categorical
+from symbayes.precision import tensor_cores
 from symbayes.priors import TensorwisePrior
 from symbayes.processes import all_processes, of_torchrun
 from symbayes.training.by_curvature import Laplace, Map

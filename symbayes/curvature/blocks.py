@@ -13,14 +13,13 @@ no eigenvalues:
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symbayes.curvature.evaluate import rounded, tensor_cores
 from symbayes.errors import NotFiniteError
+from symbayes.precision import multiply, rounded, tensor_cores
 
 #: Eigenvalues, and eigenvectors where they are asked for.
 Solution = tuple[Float[Tensor, "block d"], Float[Tensor, "block d d"] | None]
@@ -104,52 +103,37 @@ def _is_orthogonal(vectors: Float[Tensor, "block d d"]) -> bool:
     return bool(((vectors.mT @ vectors - identity).abs().amax() < 1e-3).item())
 
 
-#: Matrices of this size or more are added up in this many strips, on a CPU and on a GPU.
-_STRIPS, _STRIPS_GPU = (64, 4), (1024, 2)
-#: Products that keep all of a GPU busy, the sides of one, and rows that are worth one.
-_PRODUCTS, _TILE, _FEWEST = 528, (128, 256), 256
+#: On a CPU, matrices of this size or more are added up in this many strips.
+_LARGE, _STRIPS = 64, 4
 
 
 class SecondMoment:
     """Σ r rᵀ over all rows added, for every block; of large matrices only the strips below the diagonal are multiplied.
 
-    On a GPU rows are rounded as a convolution of the network rounds what it reads, unless a user has chosen otherwise.
+    On a GPU rows are rounded (`rounded`), unless a user has chosen otherwise; sums are in single precision or better.
     """
 
     def __init__(self) -> None:
         self._total: Float[Tensor, "block d d"] | None = None
 
     def add(self, rows: Float[Tensor, "n s block d"]) -> None:
-        """Add rows; nothing is copied on a CPU when data and positions are adjacent in memory, nor where a GPU takes pieces."""
+        """Add rows; nothing is copied on a CPU when data and positions are adjacent in memory."""
         with tensor_cores(rows.device):
-            rows = rounded(rows)
-            pieces = in_pieces(rows) if rows.is_cuda and not rows.requires_grad else []
-            for some in pieces:
-                self._add_pieces(some)
-            if not pieces:
-                self._add(rows.permute(2, 3, 0, 1).flatten(2))
+            self._add(rounded(rows, rows.shape[3]).permute(2, 3, 0, 1).flatten(2))
 
     def _add(self, columns: Float[Tensor, "block d _"]) -> None:
-        if columns.requires_grad:  # what is to be differentiated is not overwritten
-            moment = columns @ columns.transpose(1, 2)
-            self._total = moment if self._total is None else self._total + moment
+        if columns.requires_grad or columns.dtype == torch.bfloat16:  # one has a graph, sums of the other more digits
+            self.add_moment(multiply(columns, columns.mT))
             return
         beta = 0 if self._total is None else 1
         if self._total is None:
             self._total = columns.new_empty(len(columns), columns.shape[1], columns.shape[1])
-        strips = _strips(columns)
-        if len(strips) == 1 or columns.is_cuda:  # which is better off with all blocks at once
-            self._total.baddbmm_(columns, columns.transpose(1, 2), beta=beta)
+        if not _in_strips(columns):
+            self._total.baddbmm_(columns, columns.mT, beta=beta)
             return
         for total, block in zip(self._total, columns, strict=True):
-            for start, stop in strips:
+            for start, stop in _strips(len(block)):
                 total[start:stop, :stop].addmm_(block[start:stop], block[:stop].T, beta=beta)
-
-    def _add_pieces(self, columns: Float[Tensor, "piece d _"]) -> None:
-        if self._total is None:
-            self._total = columns.new_zeros(1, columns.shape[1], columns.shape[1])
-        for start, stop in _strips(columns):
-            self._total[0, start:stop, :stop] += (columns[:, start:stop] @ columns[:, :stop].mT).sum(0)
 
     def add_moment(self, moment: Float[Tensor, "block d d"]) -> None:
         """Add Σ r rᵀ of some rows."""
@@ -167,34 +151,20 @@ class SecondMoment:
         """
         if self._total is None:
             raise RuntimeError("No batch was added.")
-        if not self._total.requires_grad:
-            for start, stop in _strips(self._total)[1:]:
+        if _in_strips(self._total) and not self._total.requires_grad:
+            for start, stop in _strips(self._total.shape[1]):
                 self._total[:, :start, start:stop] = self._total[:, start:stop, :start].transpose(1, 2)
         return self._total
 
 
-def _strips(matrices: Float[Tensor, "_ d k"]) -> list[tuple[int, int]]:
-    size, (least, count) = matrices.shape[1], _STRIPS_GPU if matrices.is_cuda else _STRIPS
-    height = -(-size // count) if size >= least else size
+def _in_strips(matrices: Float[Tensor, "block d k"]) -> bool:
+    """Whether to add up strip by strip; a GPU is better off with all blocks at once."""
+    return matrices.shape[1] >= _LARGE and not matrices.is_cuda
+
+
+def _strips(size: int) -> list[tuple[int, int]]:
+    height = -(-size // _STRIPS)
     return [(start, min(start + height, size)) for start in range(0, size, height)]
-
-
-def in_pieces(rows: Float[Tensor, "n s block d"]) -> list[Float[Tensor, "piece d k"]]:
-    """The rows of one matrix in pieces, whose products with themselves add up to the whole; none where they are to be copied.
-
-    There are as many as keep a GPU busy, where the entries of a row are adjacent in memory, and one for each datum where
-    positions are, as in maps of a convolution.
-    """
-    n, s, blocks, d = rows.shape
-    if blocks > 1 or not rows.numel():
-        return []
-    if d > 1 and rows.stride(3) != 1:
-        return [rows[:, :, 0].mT] if rows.stride(1) == 1 and d <= s else []
-    pieces = ceil(_PRODUCTS / (ceil(d / _TILE[0]) * ceil(d / _TILE[1])))
-    each = max(1, n // pieces, ceil(_FEWEST / s))
-    whole = n - n % each
-    parts = [rows[:whole, :, 0].reshape(-1, each * s, d), rows[whole:, :, 0].reshape(1, -1, d)]
-    return [part.mT for part in parts if part.numel()]
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from types import TracebackType
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 
 from symbayes.adapters import NormsByParts, captured_forward, replaced
-from symbayes.curvature.evaluate import depends_on_more, evaluating, is_capturing, tensor_cores
+from symbayes.curvature.backward import Given, many_columns, one_column, with_graph
+from symbayes.curvature.evaluate import depends_on_more, evaluating, is_capturing
 from symbayes.layout import Layout, Site, call_with, held
+from symbayes.precision import tensor_cores
 
 #: Gradients of several columns travel together as long as they stay below this many numbers; on a CPU, in its cache.
 COLUMN_BUDGET, COLUMN_BUDGET_CPU = 2**24, 2**18
@@ -38,38 +39,6 @@ _IN_PLACE = ("in-place operation", "being modified inplace")
 #: Called with the part of the columns, the name of a map, and gradients [v, m, *rest] with respect to its output, where all
 #: that it was called with of a datum lies side by side.
 Deliver = Callable[[int, str, Tensor], None]
-#: Called with the name of a source and such gradients for each of its calls; None where outputs do not depend on one.
-_ToMaps = Callable[[str, Sequence[Tensor | None]], None]
-
-
-class _Begin(torch.autograd.Function):
-    """What the first maps gave, as a place where their gradients arise: a leaf would hold its numbers as long as the graph."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(outputs: Tensor, leaf: Tensor) -> Tensor:
-        return outputs.view_as(outputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Nothing is needed to go back, since nobody goes further."""
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
-        return None, None
-
-
-@dataclass(frozen=True)
-class _Given:
-    """What a source gave in one call."""
-
-    #: Where its gradient arises.
-    edge: GradientEdge
-    #: Numbers in it.
-    count: int
-    #: Whether it depends on nothing else that was recorded.
-    is_first: bool
 
 
 @dataclass(frozen=True)
@@ -110,7 +79,7 @@ class Capture:
         self.inputs: dict[str, Tensor] = {}
         #: What each source saw and gave, call by call.
         self._seen: dict[str, list[Tensor]] = {}
-        self._given: dict[str, list[_Given]] = {}
+        self._given: dict[str, list[Given]] = {}
         #: Sources that see the same for all data.
         self._fixed: Set[str] = set()
         self._expanded: set[str] = set()
@@ -346,7 +315,7 @@ class Capture:
         tensors = held(self.model, self.differentiable)
         for name in self.spread:
             tensors[name] = tensors[name].expand(len(inputs), *tensors[name].shape[1:]).requires_grad_()
-            self._given[name] = [_Given(get_gradient_edge(tensors[name]), tensors[name].numel(), is_first=True)]
+            self._given[name] = [Given(get_gradient_edge(tensors[name]), tensors[name].numel(), is_first=True)]
         self._recording = True
         try:
             with torch.enable_grad(), self._precision(inputs.device), NormsByParts() if len(inputs) == 1 else nullcontext():
@@ -384,13 +353,13 @@ class Capture:
             to_maps = partial(self._deliver, partial(deliver, part))
             with self._precision(outputs.device):
                 if self.differentiable:
-                    found = self._with_graph(outputs, chunk, to_maps)
+                    found = with_graph(outputs, chunk, self._given, to_maps)
                 elif len(chunk) > 1 and not self.one_by_one:
-                    found = self._many_columns(outputs, chunk, others, to_maps)
+                    found = many_columns(outputs, chunk, self._given, to_maps, keep=others)
                 else:
+                    go_back = partial(one_column, outputs, given=self._given, deliver=to_maps, to_all=bool(self.tracked))
                     last = len(chunk) - 1
-                    each = [self._one_column(outputs, c, others or k < last, to_maps) for k, c in enumerate(chunk)]
-                    found = set[str]().union(*each)
+                    found = set[str]().union(*(go_back(column=c, keep=others or k < last) for k, c in enumerate(chunk)))
             for name in self._given.keys() - found:
                 site = None if name in self.spread else self._of_source[name][0]
                 unused = name if site is None else site.weight or site.bias
@@ -411,62 +380,6 @@ class Capture:
             return
         for site in self._of_source[source]:
             deliver(site.name, whole)
-
-    def _one_column(self, outputs: Tensor, column: Tensor, keep: bool, deliver: _ToMaps) -> set[str]:
-        """Gradients are delivered as they arise, so that only those of one source are held; the sources they arose for."""
-        arrived: dict[str, list[Tensor | None]] = {name: [None] * len(calls) for name, calls in self._given.items()}
-        found: set[str] = set()
-
-        def note(name: str, at: int, gradient: Tensor | None) -> None:
-            if gradient is not None:
-                found.add(name)
-                arrived[name][at] = gradient[None]
-                if all(each is not None for each in arrived[name]):
-                    deliver(name, arrived.pop(name))
-
-        def hook(name: str, at: int, gradients: tuple[Tensor | None, ...]) -> None:
-            note(name, at, gradients[self._given[name][at].edge.output_nr])
-
-        every = [(name, at, call) for name, calls in self._given.items() for at, call in enumerate(calls)]
-        # From the first maps all others are passed; unless maps behind inputs or other tensors of a user are not the first.
-        ends = [(name, at, call) for name, at, call in every if call.is_first or self.tracked]
-        rest = [] if self.tracked else [(name, at, call) for name, at, call in every if not call.is_first]
-        hooks = [call.edge.node.register_prehook(partial(hook, name, at)) for name, at, call in rest]
-        found_there = torch.autograd.grad(outputs, [call.edge for *_, call in ends], column, keep, allow_unused=True)
-        for handle in hooks:
-            handle.remove()
-        for (name, at, _), gradient in zip(ends, found_there, strict=True):
-            note(name, at, gradient)
-        for name in found & arrived.keys():
-            deliver(name, arrived[name])
-        return found
-
-    def _many_columns(self, outputs: Tensor, columns: Tensor, keep: bool, deliver: _ToMaps) -> set[str]:
-        """Several columns in one pass, for small maps; the sources whose gradients were delivered."""
-        gradients = torch.autograd.grad(
-            outputs, self._edges(), columns, retain_graph=keep, is_grads_batched=True, allow_unused=True
-        )
-        return self._deliver_all(gradients, deliver)
-
-    def _with_graph(self, outputs: Tensor, columns: Tensor, deliver: _ToMaps) -> set[str]:
-        """Gradients that can be differentiated in turn; the sources whose gradients were delivered."""
-        found: set[str] = set()
-        for column in columns:
-            gradients = torch.autograd.grad(outputs, self._edges(), column, create_graph=True, allow_unused=True)
-            found |= self._deliver_all([None if gradient is None else gradient[None] for gradient in gradients], deliver)
-        return found
-
-    def _edges(self) -> list[GradientEdge]:
-        return [call.edge for calls in self._given.values() for call in calls]
-
-    def _deliver_all(self, gradients: Sequence[Tensor | None], deliver: _ToMaps) -> set[str]:
-        found, rest = set(), iter(gradients)
-        for name, calls in self._given.items():
-            own = list(islice(rest, len(calls)))
-            if any(gradient is not None for gradient in own):
-                deliver(name, own)
-                found.add(name)
-        return found
 
     def _expand(self, name: str, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """What is the same for all data, once for each of them."""
@@ -496,13 +409,11 @@ class Capture:
         apart = not inputs.ndim or len(inputs) % size or len(inputs) != len(outputs) or name in self._fixed - self._expanded
         if apart and not self._looking:
             raise _not_of_data(name, f": there are {size}, got inputs of shape {tuple(inputs.shape)}")
-        is_first = not outputs.requires_grad
-        if is_first:
-            outputs = _Begin.apply(outputs, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
+        outputs, given = Given.of(outputs)
         seen = inputs if self.differentiable else inputs.detach()
         seen = seen.clone() if self._copying else seen
         self._seen.setdefault(name, []).append(seen)
-        self._given.setdefault(name, []).append(_Given(get_gradient_edge(outputs), outputs.numel(), is_first))
+        self._given.setdefault(name, []).append(given)
         self._recorded += [(outputs, outputs._version), (seen, seen._version)]
         return outputs.clone() if self._copying else outputs
 

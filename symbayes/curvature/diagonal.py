@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from symbayes.curvature.blocks import Block, DiagonalBlock
-from symbayes.curvature.gradients import GRADIENT_BUDGET, squared_gradients, weight_gradients
+from symbayes.curvature.gradients import squared_products
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, swept_curvature
 from symbayes.data.source import DataSource
@@ -51,30 +50,26 @@ class DiagonalAccumulator(Accumulator):
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        # Gradients of single data are large for a matrix, and not for a norm layer.
-        self.beside = 0 if site.matrix is None or site.form.structure == "diagonal" else prod(site.matrix)
-        self.seen, self.rows = torch.empty(0), torch.empty(0)
+        self.rows = torch.empty(0)
         self.squares: dict[tuple[str, int], Tensor] = {}
 
     def begin(self, inputs: Tensor) -> None:
-        self.seen, self.rows = inputs, self.site.rows(inputs).values
+        self.rows = self.site.rows(inputs).values
 
     def add(self, part: int, gradients: Float[Tensor, "v m *rest"]) -> None:
         rows = self.site.gradient_rows(gradients)
         if self.site.bias is not None:
             self._add(self.site.bias, part, self.site.bias_gradients(rows).square().sum((0, 1)))
         if self.site.weight is not None:
-            self._add(self.site.weight, part, self._weight_squares(rows, gradients))
+            self._add(self.site.weight, part, self._weight_squares(rows))
 
-    def _weight_squares(self, rows: GradientRows, gradients: Float[Tensor, "v m *rest"]) -> Float[Tensor, " p"]:
+    def _weight_squares(self, rows: GradientRows) -> Float[Tensor, " p"]:
         if self.rows.shape[3] == rows.shape[4] == 1:  # a number for each block: no gradient has more, and nothing is copied
             squares = (rows * self.rows).sum(2).square().sum((0, 1))[..., None]
         elif rows.shape[2] == 1:  # one position: the square of a product is the product of squares
             squares = torch.einsum("vnsbo,nsbi->boi", rows.square(), self.rows.square())
-        elif self.beside * len(self.rows) <= GRADIENT_BUDGET:
-            squares = torch.stack([weight_gradients(self.rows, r[None]).square().sum((0, 1)) for r in rows]).sum(0)
-        else:  # for some data at a time
-            return squared_gradients([self.site], {self.site.name: self.seen}, {self.site.name: gradients})
+        else:
+            squares = torch.stack([squared_products(row, self.rows) for row in rows]).sum(0)
         return self.site.form.weight_from_rows(squares)
 
     def sums(self) -> dict[str, Tensor]:

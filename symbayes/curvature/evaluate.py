@@ -1,10 +1,7 @@
 """A model as curvature wants it: evaluating, with outputs and targets that were checked."""
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import torch
 from jaxtyping import Float
@@ -20,18 +17,6 @@ from symbayes.sharded import refuse_sharded
 
 #: Kinds of device on which torch may compute at lower precision than weights have.
 _AUTOCAST = ("cpu", "cuda")
-#: Settings of torch are those of all threads.
-_SETTING = threading.RLock()
-
-
-@dataclass
-class _Asked:
-    """For how many TF32 is on just now, in all threads."""
-
-    count: int = 0
-
-
-_ASKED = _Asked()
 
 
 @contextmanager
@@ -138,95 +123,3 @@ def log_likelihood(
 def is_capturing(tensor: Tensor) -> bool:
     """Whether what is done with a tensor is being captured as a CUDA graph."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
-@contextmanager
-def exact_products() -> Iterator[None]:
-    """Products and convolutions on a GPU in the precision of their numbers, not in TF32, to compare what models give."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    places = (matmul, cudnn.conv) if hasattr(matmul, "fp32_precision") else ()  # type: ignore[attr-defined]
-    with _SETTING, nullcontext() if places else cudnn.flags(allow_tf32=False):
-        before = [place.fp32_precision for place in places]
-        for place in places:
-            place.fp32_precision = "ieee"
-        try:
-            yield
-        finally:
-            for place, precision in zip(places, before, strict=True):
-                place.fp32_precision = precision
-
-
-@contextmanager
-def tensor_cores(device: torch.device) -> Iterator[None]:
-    """Products of matrices on a GPU as precise as convolutions are by default, TF32; as they were, where a user has chosen.
-
-    For what has noise of its own far above a mantissa of ten bits: gradients of batches, products with random vectors.
-    """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    if device.type != "cuda" or not hasattr(matmul, "fp32_precision"):  # which torch has since 2.9
-        yield
-        return
-    with _SETTING:  # and not while others work in it: hooks of a backward pass run in threads of their own
-        chosen = matmul.fp32_precision != "none" or cudnn.conv.fp32_precision != "tf32"  # type: ignore[attr-defined]
-        asks = _ASKED.count > 0 or not chosen
-        if asks:
-            _ASKED.count += 1
-            if not chosen:
-                matmul.allow_tf32 = True  # the older of two ways to say it, which both understand
-    try:
-        yield
-    finally:
-        with _SETTING:
-            _ASKED.count -= asks
-            if asks and not _ASKED.count:
-                matmul.allow_tf32 = False
-                matmul.fp32_precision = "none"
-
-
-def rounded(tensor: Tensor) -> Tensor:
-    """Numbers as products of matrices read them just now: where that is in TF32, the nearest ones of its ten bits.
-
-    A GPU may cut off what is beyond; what is rounded to the nearest is right on average, so that in sums errors cancel. What is
-    to be differentiated stays as it is.
-    """
-    if not tensor.is_cuda or tensor.dtype != torch.float32 or tensor.requires_grad or not _in_tf32():
-        return tensor
-    return nearest_tf32(tensor)
-
-
-def nearest_tf32(tensor: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """The nearest numbers of TF32, with a mantissa of ten bits; of two as near, that of larger size."""
-    if tensor.is_cuda and tensor.nbytes < 2**31:
-        at_once = _compiled(tensor.device)
-        if at_once is not None:
-            return at_once(tensor)
-    found = tensor.view(torch.int32).add(1 << 12).bitwise_and_(-1 << 13).view(torch.float32)
-    return torch.where(tensor.isnan(), tensor, found)  # whose bits may overflow
-
-
-#: The same for a GPU, where each of these operations would read and write all numbers again.
-_NEAREST_TF32 = """
-template <typename T> T nearest_tf32(T x) {
-    unsigned bits = __float_as_uint(x);
-    bool finite = (bits & 0x7f800000u) != 0x7f800000u;
-    return finite ? __uint_as_float((bits + 0x1000u) & 0xffffe000u) : x;
-}
-"""
-
-
-@cache
-def _compiled(device: torch.device) -> Callable[[Tensor], Tensor] | None:
-    """Rounding in one kernel, compiled when it is first needed; None where that cannot be done."""
-    try:
-        kernel: Callable[[Tensor], Tensor] = torch.cuda.jiterator._create_jit_fn(_NEAREST_TF32)
-        kernel(torch.zeros(1, device=device))
-    except (AttributeError, RuntimeError):
-        return None
-    return kernel
-
-
-def _in_tf32() -> bool:
-    """Whether products of matrices on a GPU are in TF32 just now."""
-    matmul = torch.backends.cuda.matmul
-    precise = hasattr(matmul, "fp32_precision")  # which torch has since 2.9
-    return matmul.fp32_precision == "tf32" if precise else matmul.allow_tf32

@@ -20,12 +20,13 @@ from torch.overrides import TorchFunctionMode
 from symbayes.adapters import NormsByParts
 from symbayes.curvature.blocks import Block, DenseBlock, Factor, cholesky
 from symbayes.curvature.check import Reference, check_functional, reference_of
-from symbayes.curvature.evaluate import evaluating, log_likelihood, tensor_cores
+from symbayes.curvature.evaluate import evaluating, log_likelihood
 from symbayes.curvature.memory import within_budget
 from symbayes.curvature.rule import BlockCurvature, Curvature, Precisions, Replay, Rule, Sums, log_det_of, some_batches
 from symbayes.data.source import DataSource
 from symbayes.layout import Layout, call_with, held
 from symbayes.likelihoods.likelihood import Likelihood
+from symbayes.precision import tensor_cores
 from symbayes.processes import ALONE, Processes
 
 #: What torch raises where it cannot differentiate datum by datum.

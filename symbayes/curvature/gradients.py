@@ -6,7 +6,6 @@ pass for each datum.
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from math import prod
 
 import torch
 from jaxtyping import Float
@@ -14,15 +13,28 @@ from torch import Tensor, nn
 from torch.func import vjp, vmap
 
 from symbayes.adapters import NormsByParts
-from symbayes.layout import GradientRows, Site, call_with, held
+from symbayes.curvature.memory import ROW_BUDGET, ROW_BUDGET_CPU
+from symbayes.layout import Site, call_with, held
 
-#: Gradients are computed for as many data at once as stay below this many numbers.
+#: Gradients of tensors without rows are computed for as many data at once as stay below this many numbers.
 GRADIENT_BUDGET = 2**26
 
 
-def weight_gradients(inputs: Float[Tensor, "n s block d_in"], gradients: GradientRows) -> Float[Tensor, "v n block d_out d_in"]:
-    """The gradient of the weight for every column and datum on its own, from rows."""
-    return torch.einsum("vnsbo,nsbi->vnboi", gradients, inputs)
+def squared_products(left: Float[Tensor, "n s block l"], right: Float[Tensor, "n s block r"]) -> Float[Tensor, "block l r"]:
+    """Σ_n (Σ_s l rᵀ)², entry by entry: squared gradients of a weight, summed over data."""
+    left, right = left.permute(2, 0, 3, 1), right.permute(2, 0, 1, 3)
+    at_once = _at_once(right, right.shape[0] * right.shape[1] * right.shape[3])
+    return torch.cat([_sum_of_squares(some @ right) for some in left.split(at_once, 2)], 1)
+
+
+def _at_once(like: Tensor, numbers: int) -> int:
+    """For how many, of which each takes so many numbers, these are formed at a time."""
+    return max(1, (ROW_BUDGET_CPU if like.device.type == "cpu" else ROW_BUDGET) // max(1, numbers))
+
+
+def _sum_of_squares(each: Float[Tensor, "block n l r"]) -> Float[Tensor, "block l r"]:
+    """Over data; by a norm, which reads numbers once, where its slope at zero is not asked for."""
+    return each.square().sum(1) if each.requires_grad else torch.linalg.vector_norm(each, dim=1).square()
 
 
 def squared_gradients(
@@ -38,18 +50,21 @@ def squared_gradients(
     columns = len(gradients[sites[0].name])
     seen = [site.copies * site.parts for site in sites]
     count = len(inputs[sites[0].name]) // seen[0]
-    at_once = max(1, GRADIENT_BUDGET // prod(sites[0].matrix or ()))
+    of_one = sum(site.rows(inputs[site.name][:each]).values.numel() for site, each in zip(sites, seen, strict=True))
+    at_once = _at_once(inputs[sites[0].name], of_one)
     total: Tensor = torch.zeros(())
     for first in range(0, count, at_once):
         chosen = [slice(first * each, (first + at_once) * each) for each in seen]
         rows = [site.rows(inputs[site.name][some]).values for site, some in zip(sites, chosen, strict=True)]
         for column in range(columns):
-            found: Tensor = torch.zeros(())
+            sides = []
             for site, some, own in zip(sites, chosen, rows, strict=True):
-                back = site.gradient_rows(gradients[site.name][column, None, some])
-                found = found + site.form.weight_from_rows(weight_gradients(own, back)[0])
-            total = total + found.square().sum(0)
-    return total
+                back = site.gradient_rows(gradients[site.name][column, None, some])[0]
+                sides.append((own, back) if site.form.transposed else (back, own))
+            # Rows of all maps one below the other: their product is the sum of the maps' gradients.
+            left, right = (torch.cat(side, 1) for side in zip(*sides, strict=True))
+            total = total + squared_products(left, right)
+    return total.flatten()
 
 
 def free_gradients(

@@ -24,7 +24,6 @@ EKFAC keeps KFAC's eigenbasis and takes the exact curvature along it (George et 
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any, Literal
@@ -46,14 +45,15 @@ from symbayes.curvature.capture import Capture
 from symbayes.curvature.check import check_capture, follow_check
 from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.diagonal import DiagonalAccumulator
-from symbayes.curvature.evaluate import depends_on_more, rounded, tensor_cores
-from symbayes.curvature.gradients import weight_gradients
+from symbayes.curvature.evaluate import depends_on_more
+from symbayes.curvature.gradients import squared_products
 from symbayes.curvature.memory import LARGEST_BIAS, LARGEST_SIDE, ROW_BUDGET, ROW_BUDGET_CPU, bytes_held, has_factors
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, Rule
 from symbayes.curvature.sums import Accumulator, add_up, collect, collected, make_blocks, swept_curvature
 from symbayes.data.source import Batch, DataSource, TensorSource
 from symbayes.layout import Layout, Site, weights
 from symbayes.likelihoods.likelihood import Likelihood
+from symbayes.precision import tensor_cores
 from symbayes.processes import ALONE, Processes
 
 Sharing = Literal["expand", "reduce"]
@@ -108,13 +108,11 @@ class Kfac(Rule):
 
         size = self.batch_size
         if size is None:
-            # Where there are no factors, and blocks of more than a number, gradients of single data are held.
             own, capture = weights(model), Capture(model)
             follow_check(capture)
             # Others have an axis for the data, or are known to come with those of maps.
-            free = [name for name in capture.free if own[name].shape[:1] != (1,)]
-            held = free or any(accumulator.beside for accumulator in accumulators().values())
-            size = _DATA if held else data_at_once(model, data)
+            has_free = any(own[name].shape[:1] != (1,) for name in capture.free)
+            size = _DATA if has_free else data_at_once(model, data)
         return swept_curvature(
             model, data, likelihood, self.fisher, accumulators, batch_size=size, generator=generator,
             estimator=_named(self, sites.values()),
@@ -167,9 +165,8 @@ class KroneckerAccumulator(Accumulator):
         budget = ROW_BUDGET_CPU if inputs.device.type == "cpu" else ROW_BUDGET
         whole = None
         if not self.reduce and self.site.form.arrangements is None:
-            # Means over copies would have to be rounded again.
-            with tensor_cores(inputs.device) if self.site.copies == 1 else nullcontext():
-                whole = self.site.row_moment(rounded(inputs), budget)
+            with tensor_cores(inputs.device):
+                whole = self.site.row_moment(inputs, budget)
         if whole is not None:
             self.A.add_moment(whole[0])
             self.rows_seen += whole[1]
@@ -304,7 +301,6 @@ class EigenAccumulator(Accumulator):
 
     def __init__(self, site: Site, basis: KroneckerBlock, bias: Accumulator | None) -> None:
         self.site, self.basis, self.bias = site, basis, bias
-        self.beside = basis.G.matrices.shape[1] * basis.A.matrices[..., 0].numel()
         self.rows = torch.empty(0)
         self.squares: dict[str, Tensor] = {}
 
@@ -317,7 +313,7 @@ class EigenAccumulator(Accumulator):
         U_G, key = self.basis.G.eigenvectors, f"square{part}"
         for column in self.site.gradient_rows(gradients):
             rotated = torch.einsum("nsbo,bop->nsbp", column, U_G.expand(column.shape[2], -1, -1))
-            squares = weight_gradients(self.rows, rotated[None]).square().sum((0, 1))
+            squares = squared_products(rotated, self.rows)
             self.squares[key] = self.squares[key] + squares if key in self.squares else squares
         if self.bias is not None:
             self.bias.add(part, gradients)

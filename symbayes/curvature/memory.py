@@ -12,7 +12,7 @@ from symbayes.curvature.capture import COLUMN_BUDGET, COLUMN_BUDGET_CPU, Capture
 from symbayes.data.source import DataSource, LoaderSource
 from symbayes.layout import Layout, Site, weights
 
-#: Input rows are formed for as many data at a time as stay below this many numbers.
+#: Input rows, and gradients of single data, are formed for as many at a time as stay below this many numbers.
 ROW_BUDGET, ROW_BUDGET_CPU = 2**26, 2**20
 #: Features of a side of a weight up to which it has a factor, and of a bias up to which it has a block: squares of so many
 #: numbers. What is larger has a diagonal.
@@ -47,7 +47,7 @@ def memory_budget(gib: float) -> Iterator[None]:
         _BYTES.reset(token)
 
 
-def within_budget(model: nn.Module, data: DataSource, batch_size: int, *, product: bool = False, beside: int = 0) -> int:
+def within_budget(model: nn.Module, data: DataSource, batch_size: int, *, product: bool = False) -> int:
     """As many data as a batch may have: so many, or fewer where there is a budget.
 
     Args:
@@ -55,7 +55,6 @@ def within_budget(model: nn.Module, data: DataSource, batch_size: int, *, produc
         data: Whose first ones are measured; of a DataLoader batches stay as they are.
         batch_size: Without a budget.
         product: Whether products with vectors are formed, rather than factors.
-        beside: Numbers that are formed for every datum beside, such as its gradient of a weight.
 
     Raises:
         ValueError: If not even two data fit.
@@ -65,7 +64,6 @@ def within_budget(model: nn.Module, data: DataSource, batch_size: int, *, produc
         return batch_size
     inputs = next(data.batches(2))[0]
     fixed, each = fixed_bytes(model, product=product), bytes_of_datum(model, inputs, product=product)
-    each += beside * next(model.parameters()).element_size()
     fitting = int((budget - fixed) // each)
     if fitting < 2:
         raise ValueError(
@@ -132,24 +130,25 @@ def bytes_held(model: nn.Module, inputs: Tensor) -> int:
     they will be shown it for each.
     """
     taken, lengths, least = [], [], 0
-    for count in (2, 3):
-        found: dict[int, int] = {}
+    with Capture(model) as capture:
+        for count in (2, 3):
+            found: dict[int, int] = {}
 
-        def note(tensor: Tensor, found: dict[int, int] = found) -> Tensor:
-            storage = tensor.untyped_storage()
-            found[storage._cdata] = storage.nbytes()
-            return tensor
+            def note(tensor: Tensor, found: dict[int, int] = found) -> Tensor:
+                storage = tensor.untyped_storage()
+                found[storage._cdata] = storage.nbytes()
+                return tensor
 
-        copies = inputs[:1].repeat(count, *(1,) * (inputs.ndim - 1))
-        with Capture(model) as capture, torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            tensors = capture.look(copies)
-            for tensor in tensors:
-                note(tensor)
-        for tensor in (*model.parameters(), *model.buffers(), copies):  # of which there is one, however many data
-            found.pop(tensor.untyped_storage()._cdata, None)
-        taken.append(sum(found.values()))
-        lengths.append([tensor.shape[:1] for tensor in tensors])
-        least = prod(tensors[-1].shape[1:]) * tensors[-1].element_size()
+            copies = inputs[:1].repeat(count, *(1,) * (inputs.ndim - 1))
+            with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+                tensors = capture.look(copies)
+                for tensor in tensors:
+                    note(tensor)
+            for tensor in (*model.parameters(), *model.buffers(), copies):  # of which there is one, however many data
+                found.pop(tensor.untyped_storage()._cdata, None)
+            taken.append(sum(found.values()))
+            lengths.append([tensor.shape[:1] for tensor in tensors])
+            least = prod(tensors[-1].shape[1:]) * tensors[-1].element_size()
     each = max(0, taken[1] - taken[0])
     is_fixed = len(lengths[0]) != len(lengths[1]) or any(a == b for a, b in zip(*lengths, strict=True))
     return max(each + (taken[0] - 2 * each if is_fixed else 0), least)

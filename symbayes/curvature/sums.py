@@ -33,8 +33,6 @@ class Accumulator(ABC):
     site: Site
     #: Input rows that were seen, where blocks depend on how many.
     rows_seen: float = 0
-    #: Numbers that it forms for every datum, beside what it adds up.
-    beside: int = 0
 
     def see(self, inputs: Tensor, parts: int) -> None:
         """Begin a batch: what the map saw, so many parts of every datum."""
@@ -141,9 +139,7 @@ def sweep(
     seen, reference = 0, None
     predicted: Tensor = torch.zeros(0, 0)
     model, of = capture.model, data.processes
-    shared = (capture.layout.tensors[name].size for name in capture.tied)
-    beside = max((*(accumulator.beside for accumulator in accumulators.values()), *shared), default=0)
-    batch_size = within_budget(model, data, batch_size, beside=beside)
+    batch_size = within_budget(model, data, batch_size)
     with ExitStack() as capturing, of.together():
         for whole, targets in data.batches(max(batch_size, of.fewest)):
             mine = of.share(len(whole))

@@ -13,6 +13,7 @@ from symbayes.groups.grids import Translation
 from symbayes.groups.group import Group
 from symbayes.layers.patches import patch_moment, pays
 from symbayes.layers.path import LinearMap, Path
+from symbayes.precision import rounded
 
 PaddingMode = Literal["circular", "zeros", "reflect", "replicate"]
 CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -249,6 +250,7 @@ def moment_of_patches(
     ones = {*stride, *dilation, groups, *((1,) if padding == "same" else padding)}
     if tuple(kernel_size) != (3, 3) or ones != {1} or mode not in ("zeros", "circular") or not pays(inputs):
         return None
+    inputs = rounded(inputs, inputs.shape[1])
     found = patch_moment(inputs, wraps=mode == "circular", budget=budget)
     return found[None], len(inputs) * prod(inputs.shape[2:])
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from symbayes.layers.path import Tables
+from symbayes.precision import multiply
 
 #: Distances of which all others are the transpose: downwards, or to the right.
 _HALF = [(down, right) for down in range(3) for right in range(-2, 3) if down > 0 or right >= 0]
@@ -62,7 +63,7 @@ def _by_shifts(inputs: Float[Tensor, "n c h w"], wraps: bool) -> Float[Tensor, "
     c, _, h, w = maps.shape
     around = _wrapped(maps, (-2, h + 2)) if wraps else functional.pad(maps, (2, 2, 2, 2))
     shifts = torch.stack([around[:, :, 2 + i : 2 + i + h, 2 + j : 2 + j + w] for i, j in _HALF])
-    return (shifts.reshape(len(_HALF) * c, -1) @ maps.reshape(c, -1).T).unflatten(0, (len(_HALF), c)).mT
+    return multiply(shifts.reshape(len(_HALF) * c, -1), maps.reshape(c, -1).T).unflatten(0, (len(_HALF), c)).mT
 
 
 def _by_slices(inputs: Float[Tensor, "n c h w"], wraps: bool) -> Float[Tensor, "13 c c"]:
@@ -82,7 +83,7 @@ def _by_slices(inputs: Float[Tensor, "n c h w"], wraps: bool) -> Float[Tensor, "
             rows[top * pieces : (top + high) * pieces, start * each : (start + wide) * each]
             for top, start in zip((0, down), left, strict=True)
         )
-        found.append((own.mT @ moved).sum(0))
+        found.append(multiply(own.mT, moved).sum(0))
     return torch.stack(found)
 
 
@@ -106,7 +107,7 @@ def _edges(
     rows = torch.stack([inputs[:, :, -1], inputs[:, :, 0]])
     columns = torch.stack([inputs[..., -1], inputs[..., 0]])
     corners = torch.stack([rows[..., -1], rows[..., 0]], 1).flatten(0, 1)
-    return _along(rows), _along(columns), corners.mT @ corners
+    return _along(rows), _along(columns), multiply(corners.mT, corners)
 
 
 def _along(lines: Float[Tensor, "2 n c cells"]) -> Float[Tensor, "6 c c"]:
@@ -118,7 +119,7 @@ def _along(lines: Float[Tensor, "2 n c cells"]) -> Float[Tensor, "6 c c"]:
     for distance in range(3):
         rest = max(0, cells - distance)
         own, moved = (along[:, :, start * each : (start + rest) * each] for start in (0, distance))
-        found.append((own.mT @ moved).sum(1))
+        found.append(multiply(own.mT.flatten(0, 1), moved.flatten(0, 1)).unflatten(0, (2, pieces)).sum(1))
     return torch.stack(found, 1).flatten(0, 1)
 
 

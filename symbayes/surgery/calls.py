@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from symbayes.adapters import torch_layer
-from symbayes.curvature.evaluate import evaluating, exact_products
+from symbayes.curvature.evaluate import evaluating
+from symbayes.precision import exact_products
 
 Noted = TypeVar("Noted")
 Place = TypeVar("Place", bound=Hashable)

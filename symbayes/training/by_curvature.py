@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from symbayes.curvature.blocks import Block
 from symbayes.curvature.check import check_outputs
 from symbayes.curvature.decompositions import decompose_under
-from symbayes.curvature.evaluate import evaluating, tensor_cores
+from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.kfac import Kfac, RunningCurvature
 from symbayes.curvature.rule import BlockCurvature, Curvature, MonteCarloFisher, Rule
 from symbayes.data.source import Batch
@@ -27,6 +27,7 @@ from symbayes.layout import hyperparameters, weights
 from symbayes.posterior.laplace import posterior_at
 from symbayes.posterior.posterior import Posterior
 from symbayes.posterior.tempering import copied, tempered_posterior
+from symbayes.precision import tensor_cores
 from symbayes.training.curvature_state import Best, CurvatureState
 from symbayes.training.hyper import HyperAdam, refuse_still, update_extents, update_noise, update_precisions
 from symbayes.training.optimiser import LARGEST, PLAIN, Optimiser, rotation

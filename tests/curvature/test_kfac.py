@@ -247,9 +247,21 @@ class Scaled(nn.Module):
         return x * self.scale
 
 
+class Powers(nn.Module):
+    """A parameter without rows."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.power = nn.Parameter(torch.linspace(1, 2, features))
+
+    def forward(self, x):
+        return x.sigmoid() ** self.power
+
+
 @pytest.mark.parametrize(("rule", "last", "most"), [
     (Kfac(), nn.Linear(6, 2), 20),
-    (Kfac(diagonal=("0.*",)), nn.Linear(6, 2), 10),
+    (Kfac(diagonal=("0.*",)), nn.Linear(6, 2), 20),
+    (Kfac(), Powers(6), 10),
     (Kfac(), nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 2)), 20),
     (Kfac(batch_size=12), nn.Linear(6, 2), 12),
 ])  # fmt: skip

@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.curvature import sums
+from symbayes.curvature import gradients, sums
 from symbayes.curvature.blocks import DiagonalBlock, KroneckerBlock
 from symbayes.curvature.capture import Capture
 from symbayes.curvature.check import check_capture
@@ -133,9 +133,12 @@ def test_a_few_data_at_a_time_give_the_same(monkeypatch, generator):
     torch.manual_seed(0)
     model, source = Language(usual).double(), data(generator)
     whole = Diagonal().curvature(model, source, Categorical()).blocks["embedding.weight"].diagonal
-    monkeypatch.setattr("symbayes.curvature.gradients.GRADIENT_BUDGET", 2 * TOKENS * WIDTH)
+    monkeypatch.setattr(gradients, "ROW_BUDGET_CPU", 2 * TOKENS * WIDTH)
+    formed, before = [], gradients._sum_of_squares
+    monkeypatch.setattr(gradients, "_sum_of_squares", lambda each: formed.append(each.numel()) or before(each))
     some = Diagonal().curvature(model, source, Categorical()).blocks["embedding.weight"].diagonal
     assert_close(some, whole)
+    assert max(formed) <= 2 * TOKENS * WIDTH < len(source.inputs) * whole.numel()
 
 
 def test_running_curvature_knows_what_is_used_elsewhere(case):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import symbayes as sb
-from symbayes.curvature.evaluate import tensor_cores
 from symbayes.data.source import as_source
 from symbayes.layout import weights
+from symbayes.precision import tensor_cores
 from symbayes.training.trainer import Problem
 from tests.small import load_few
 
