@@ -2,11 +2,11 @@
 
 For CONV, F-FC+CONV, a usual CNN, ResNet-18 (batch norms), ViT-S and ViT-B/16 (layer norms, embeddings of positions), on
 random images: the seconds of a gradient over the data, and in such gradients KFAC by one random column and by all columns,
-without and with a budget of memory (`--budget`, in GiB); what that holds on a GPU; and seconds of the decomposition of factors.
-A gradient is that of a step of `sb.fit`: of 250 images, in TF32 on a GPU, as factors are; beside it stands one in larger
-batches, and one in single precision. `--training` measures epochs by plain MAP and by the evidence instead; `torchrun
---nproc-per-node 2 -m benchmarks.scale --training ...` by several processes. On a CPU there is one thread, time is that of the
-processor, and cases are interleaved.
+without and with a budget of memory (`--budget`, in GiB), and as in a training, whose model was checked before; what that
+holds on a GPU; and seconds of the decomposition of factors. A gradient is that of a step of `sb.fit`: of 250 images, in TF32
+on a GPU, as factors are; beside it stands one in larger batches, and one in single precision. `--training` measures epochs by
+plain MAP and by the evidence instead; `torchrun --nproc-per-node 2 -m benchmarks.scale --training ...` by several processes.
+On a CPU there is one thread, time is that of the processor, and cases are interleaved.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from torch.nn import functional
 from benchmarks.networks import allconv_plain, allconv_relaxed, cnn
 from benchmarks.timing import interleaved, seconds_on
 from papers import runs as provenance
+from symbayes.curvature.check import trusted
 from symbayes.curvature.kfac import Kfac
 from symbayes.curvature.memory import memory_budget
 from symbayes.curvature.rule import BlockCurvature, ExactFisher, Fisher, MonteCarloFisher, log_det_of
@@ -184,12 +185,17 @@ def _curvature(model: nn.Module, data: TensorSource, budget: float, repeats: int
         with nullcontext() if gib is None else memory_budget(gib):
             kept[name] = Kfac(fisher).curvature(model, data, Categorical(), generator=draws)
 
+    def checked(name: str, fisher: Fisher) -> None:
+        with trusted(model):
+            factors(name, fisher, None)
+
     cases: dict[str, Callable[[], object]] = {"gradient": partial(gradient, 64 if is_large else 250)}
     cases["gradient, larger batches"] = partial(gradient, 250 if is_large else 1000)
     cases["gradient, single precision"] = partial(gradient, 64 if is_large else 250, lambda device: nullcontext())
     for title, fisher in (("one column", MonteCarloFisher()), ("exact", ExactFisher())):
         for words, gib in ((title, None), (f"{title}, within {budget:g} GiB", budget)):
             cases[f"KFAC, {words}"] = partial(factors, f"KFAC, {words}", fisher, gib)
+        cases[f"KFAC, {title}, checked before"] = partial(checked, f"KFAC, {title}, checked before", fisher)
     if device.type == "cuda":
         for name, case in cases.items():
             found[f"seconds, {name}"], found[f"GiB, {name}"] = _on_gpu(case, device, repeats)

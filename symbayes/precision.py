@@ -73,18 +73,23 @@ def tensor_cores(device: torch.device) -> Iterator[None]:
                 matmul.fp32_precision = "none"
 
 
-def rounded(rows: Tensor, features: int) -> Tensor:
-    """Rows of so many features as second moments are to be made of them: for `multiply`.
+def rounded(rows: Tensor, features: int, layout: torch.memory_format = torch.preserve_format) -> Tensor:
+    """Rows of so many features as sums over data are to be made of their products: for `multiply`.
 
     Where products are in TF32 they are the nearest numbers of its ten bits, since a GPU may cut off what is beyond; and where
     there are many features, those of bfloat16, with seven, which are multiplied twice as fast and take half of the memory. What
     is rounded to the nearest is right on average, so that in sums errors cancel. What is to be differentiated stays as it is,
     and so do numbers on a CPU, and those of a user who has chosen a precision.
+
+    Args:
+        rows: In any order of axes.
+        features: Of a row.
+        layout: In memory, of numbers that are written anew in half of single precision.
     """
     if not rows.is_cuda or rows.dtype != torch.float32 or rows.requires_grad or not _in_tf32():
         return rows
     if features >= _MANY and _adds_in_single(rows.device):
-        return rows.to(torch.bfloat16)
+        return rows.to(torch.bfloat16, memory_format=layout)
     return nearest_tf32(rows)
 
 
@@ -94,9 +99,8 @@ def multiply(left: Float[Tensor, "*batch a b"], right: Float[Tensor, "*batch b c
         return left @ right
     if not left.is_cuda:
         return left.float() @ right.float()
-    of_kind = torch.mm if left.ndim == 2 else torch.bmm
-    found: Tensor = of_kind(left, right, out_dtype=torch.float32)
-    return found
+    one, other = (each.reshape(-1, *each.shape[-2:]) for each in (left, right))
+    return torch.bmm(one, other, out_dtype=torch.float32).view(*left.shape[:-1], right.shape[-1])
 
 
 @cache

@@ -58,8 +58,8 @@ def test_a_card_rounds_as_a_cpu_does_in_one_kernel(generator):
     assert_close(nearest_tf32(numbers.cuda()).cpu(), nearest_tf32(numbers), rtol=0, atol=0, equal_nan=True)
 
 
-def halved(rows, features):
-    return rows.bfloat16()
+def halved(rows, features, layout=torch.preserve_format):
+    return rows.to(torch.bfloat16, memory_format=layout)
 
 
 def test_rows_in_half_of_single_precision_are_added_up_in_single(generator, monkeypatch):

@@ -118,8 +118,11 @@ class SecondMoment:
 
     def add(self, rows: Float[Tensor, "n s block d"]) -> None:
         """Add rows; nothing is copied on a CPU when data and positions are adjacent in memory."""
+        columns = rows.permute(2, 3, 0, 1)
+        in_a_row = columns.stride(2) == columns.shape[3] * columns.stride(3)
+        layout = torch.preserve_format if in_a_row else torch.contiguous_format  # which they would be copied to
         with tensor_cores(rows.device):
-            self._add(rounded(rows, rows.shape[3]).permute(2, 3, 0, 1).flatten(2))
+            self._add(rounded(columns, rows.shape[3], layout).flatten(2))
 
     def _add(self, columns: Float[Tensor, "block d _"]) -> None:
         if columns.requires_grad or columns.dtype == torch.bfloat16:  # one has a graph, sums of the other more digits

@@ -15,6 +15,7 @@ from torch.func import vjp, vmap
 from symbayes.adapters import NormsByParts
 from symbayes.curvature.memory import ROW_BUDGET, ROW_BUDGET_CPU
 from symbayes.layout import Site, call_with, held
+from symbayes.precision import multiply, rounded
 
 #: Gradients of tensors without rows are computed for as many data at once as stay below this many numbers.
 GRADIENT_BUDGET = 2**26
@@ -22,9 +23,10 @@ GRADIENT_BUDGET = 2**26
 
 def squared_products(left: Float[Tensor, "n s block l"], right: Float[Tensor, "n s block r"]) -> Float[Tensor, "block l r"]:
     """Σ_n (Σ_s l rᵀ)², entry by entry: squared gradients of a weight, summed over data."""
-    left, right = left.permute(2, 0, 3, 1), right.permute(2, 0, 1, 3)
+    features = min(left.shape[3], right.shape[3])
+    left, right = rounded(left, features).permute(2, 0, 3, 1), rounded(right, features).permute(2, 0, 1, 3)
     at_once = _at_once(right, right.shape[0] * right.shape[1] * right.shape[3])
-    return torch.cat([_sum_of_squares(some @ right) for some in left.split(at_once, 2)], 1)
+    return torch.cat([_sum_of_squares(multiply(some, right)) for some in left.split(at_once, 2)], 1)
 
 
 def _at_once(like: Tensor, numbers: int) -> int:

@@ -119,7 +119,7 @@ def _along(lines: Float[Tensor, "2 n c cells"]) -> Float[Tensor, "6 c c"]:
     for distance in range(3):
         rest = max(0, cells - distance)
         own, moved = (along[:, :, start * each : (start + rest) * each] for start in (0, distance))
-        found.append(multiply(own.mT.flatten(0, 1), moved.flatten(0, 1)).unflatten(0, (2, pieces)).sum(1))
+        found.append(multiply(own.mT, moved).sum(1))
     return torch.stack(found, 1).flatten(0, 1)
 
 

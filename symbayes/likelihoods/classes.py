@@ -45,7 +45,8 @@ class Categorical(Likelihood):
         # F = MMᵀ also with M = (I − p1ᵀ) diag(√p), which needs no reflection.
         p = outputs.softmax(1)
         signed = (outputs.log_softmax(1) / 2).exp() * random_signs((samples, *p.shape), outputs, generator)
-        return ((signed - p * signed.sum(-1, keepdim=True)) / samples**0.5)[None]
+        found = signed.sub_(p * signed.sum(-1, keepdim=True))  # in its place: of words of a language there are very many
+        return (found if samples == 1 else found / samples**0.5)[None]
 
     def product(self, outputs: Outputs, vectors: Outputs) -> Outputs:
         own = type(self)

@@ -277,7 +277,7 @@ class DiagonalLikelihood(Likelihood):
 def random_signs(shape: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
     """Random ±1, drawn where the generator lives."""
     device = generator.device if generator is not None else like.device
-    return (torch.randint(0, 2, shape, generator=generator, device=device) * 2 - 1).to(like)
+    return torch.randint(0, 2, shape, generator=generator, device=device, dtype=like.dtype).mul_(2).sub_(1).to(like)
 
 
 def check_values(name: str, means: Outputs, targets: Tensor) -> None:

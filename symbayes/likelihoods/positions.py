@@ -142,7 +142,9 @@ class PerPosition(Likelihood):
             )
         wanted, seen = self._targets(targets)
         flat = seen.flatten()
-        if flat.any():
+        if flat.all():
+            self.of.check(self._flat(outputs), wanted)
+        elif flat.any():
             self.of.check(self._flat(outputs)[flat], wanted[flat])
 
     def metrics(self, outputs: Outputs, targets: Tensor) -> dict[str, Float[Tensor, " n"]]:
