@@ -149,7 +149,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
     def factors() -> Any:
         draws = torch.Generator(device).manual_seed(asked.seed)
         with torch.no_grad(), memory_budget(asked.budget):
-            return Kfac(MonteCarloFisher(), batch_size=asked.batch).curvature(model, data, likelihood, generator=draws)
+            return Kfac(MonteCarloFisher()).curvature(model, data, likelihood, generator=draws)
 
     def checked() -> Any:
         with trusted(model):
@@ -198,7 +198,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="where to compute")
     parser.add_argument("--sequences", type=int, default=512)
     parser.add_argument("--length", type=int, default=64, help="tokens of a sequence")
-    parser.add_argument("--batch", type=int, default=16, help="sequences at a time")
+    parser.add_argument("--batch", type=int, default=16, help="sequences of a step; factors choose for themselves")
     parser.add_argument("--steps", type=int, default=200, help="of training")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--budget", type=float, default=100.0, help="of memory for curvature, in GiB")

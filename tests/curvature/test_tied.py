@@ -141,6 +141,19 @@ def test_a_few_data_at_a_time_give_the_same(monkeypatch, generator):
     assert max(formed) <= 2 * TOKENS * WIDTH < len(source.inputs) * whole.numel()
 
 
+@pytest.mark.parametrize("sides", [(70, 65), (64, 80)])
+def test_squares_of_halved_rows_are_those_of_whole_ones(sides, generator, monkeypatch):
+    """As on a GPU, where rows have zeros behind them."""
+    left, right = (torch.randn(5, 3, 2, side, generator=generator) for side in sides)
+    monkeypatch.setattr(gradients, "ROW_BUDGET_CPU", 2 * 5 * sides[1] * 10)
+    exact = torch.einsum("nsbl,nsbr->nblr", left.double(), right.double()).square().sum(0)
+    assert_close(gradients.squared_products(left, right).double(), exact, rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(gradients, "rounded", lambda rows, features: rows.bfloat16())
+    found = gradients.squared_products(left, right).double()
+    assert found.shape == exact.shape
+    assert (found - exact).norm() < 0.01 * exact.norm()
+
+
 def test_running_curvature_knows_what_is_used_elsewhere(case):
     model, _, source = case
     running = RunningCurvature(model, Categorical(), Kfac(), 3, torch.Generator().manual_seed(0))
