@@ -94,6 +94,16 @@ def test_products_of_what_is_not_halved_are_those_of_torch(generator):
     assert_close(multiply(left, right), left @ right, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("shape", [(7, 5, 2, 3), (7, 1, 2, 3), (7, 5, 4, 5), (3, 70, 9, 9)])
+def test_moments_of_maps_are_those_of_their_rows(shape, generator):
+    maps = torch.randn(shape, generator=generator, dtype=torch.float64)
+    moment = SecondMoment()
+    for some in (maps[:2], maps[2:]):
+        moment.add(some.flatten(2).transpose(1, 2)[:, :, None])
+    rows = maps.permute(0, 2, 3, 1).flatten(0, 2)
+    assert_close(moment.sum[0], rows.T @ rows)
+
+
 @on_a_card
 def test_a_card_has_many_features_in_half_of_single_precision(generator):
     rows = torch.randn(5, 7, generator=generator).cuda()

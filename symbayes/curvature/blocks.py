@@ -117,7 +117,13 @@ class SecondMoment:
         self._total: Float[Tensor, "block d d"] | None = None
 
     def add(self, rows: Float[Tensor, "n s block d"]) -> None:
-        """Add rows; nothing is copied on a CPU when data and positions are adjacent in memory."""
+        """Add rows; they are not copied where data and positions are adjacent in memory, nor in maps of few channels."""
+        _, s, blocks, d = rows.shape
+        if blocks == 1 and 1 < d <= min(s, _LARGE - 1) and rows.stride(1) == 1:
+            with tensor_cores(rows.device):
+                maps = rounded(rows, d)[:, :, 0]  # multiplied by themselves datum by datum
+                self.add_moment(multiply(maps.mT, maps).sum(0)[None])
+            return
         columns = rows.permute(2, 3, 0, 1)
         in_a_row = columns.stride(2) == columns.shape[3] * columns.stride(3)
         layout = torch.preserve_format if in_a_row else torch.contiguous_format  # which they would be copied to
