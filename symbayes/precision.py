@@ -1,7 +1,9 @@
 """How precisely a GPU multiplies: products in TF32, rows of second moments in half of single precision, sums in single.
 
 Torch's convolutions read numbers in TF32, with ten bits after the point. Moments of rows may be coarser: errors of rounding to
-the nearest cancel in sums over data. On a CPU all numbers are multiplied as they are.
+the nearest cancel in sums over data. What does not cancel is a floor under eigenvalues: of rows about a they are at least some
+5e-6 a² where they should be zero, so that inputs whose mean is far from zero, in units of their standard deviation, are to be
+centred. On a CPU all numbers are multiplied as they are.
 """
 
 import threading
@@ -79,7 +81,7 @@ def rounded(rows: Tensor, features: int, layout: torch.memory_format = torch.pre
     Where products are in TF32 they are the nearest numbers of its ten bits, since a GPU may cut off what is beyond; and where
     there are many features, those of bfloat16, with seven, which are multiplied twice as fast and take half of the memory. What
     is rounded to the nearest is right on average, so that in sums errors cancel. What is to be differentiated stays as it is,
-    and so do numbers on a CPU, and those of a user who has chosen a precision.
+    and so do numbers on a CPU; those of a user who has chosen a precision are read in that.
 
     Args:
         rows: In any order of axes.
@@ -88,7 +90,7 @@ def rounded(rows: Tensor, features: int, layout: torch.memory_format = torch.pre
     """
     if not rows.is_cuda or rows.dtype != torch.float32 or rows.requires_grad or not _in_tf32():
         return rows
-    if features >= _MANY and _adds_in_single(rows.device):
+    if features >= _MANY and _ASKED.count and _adds_in_single(rows.device):
         return rows.to(torch.bfloat16, memory_format=layout)
     return nearest_tf32(rows)
 

@@ -114,6 +114,12 @@ def test_a_card_has_many_features_in_half_of_single_precision(generator):
         assert rounded(rows.double(), 64).dtype == torch.float64
         assert rounded(rows.clone().requires_grad_(), 64).dtype == torch.float32
     assert rounded(rows, 64) is rows
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # of a user
+    try:
+        with tensor_cores(device):
+            assert rounded(rows, 64).dtype == torch.float32
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "none"
 
 
 @on_a_card

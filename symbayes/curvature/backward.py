@@ -48,7 +48,8 @@ class Given:
         """Outputs to go on with, and where their gradients will arise."""
         is_first = not outputs.requires_grad
         if is_first:
-            outputs = _Begin.apply(outputs, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
+            with torch.enable_grad():  # which a model may have switched off around a map
+                outputs = _Begin.apply(outputs, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
         return outputs, Given(get_gradient_edge(outputs), outputs.numel(), is_first)
 
 

@@ -35,7 +35,7 @@ _NEAR = 0.01
 #: Data by which it is seen what outputs depend on, beside weights.
 _LOOKED_AT = 8
 #: What torch says where an operation in place writes to what may not be written to.
-_IN_PLACE = ("in-place operation", "being modified inplace")
+_IN_PLACE = ("in-place operation", "modified inplace")
 #: Called with the part of the columns, the name of a map, and gradients [v, m, *rest] with respect to its output, where all
 #: that it was called with of a datum lies side by side.
 Deliver = Callable[[int, str, Tensor], None]
@@ -67,6 +67,8 @@ class Capture:
         self.model = model
         #: Whether what is captured keeps its graph; may be set before a forward pass.
         self.differentiable = False
+        #: Whether outputs may be as coarse as those of convolutions on a GPU are, in TF32; likewise.
+        self.coarse = False
         self.layout = Layout.of(model)
         #: The maps of every source that is recorded: a module, or a part of one.
         self._of_source: dict[str, list[Site]] = {}
@@ -138,8 +140,11 @@ class Capture:
     def follow(self, known: Known) -> None:
         """Capture as another one of the same model did, without looking again."""
         self.untie(self.tied.keys() - known.tied)
-        self.one_by_one, self._looked = known.one_by_one, True
-        self.spread, self._fixed = known.spread & set(self.layout.free), known.fixed & self._of_source.keys()
+        self.one_by_one, free = known.one_by_one, set(self.layout.free)
+        self.spread, self._fixed = known.spread & free, known.fixed & self._of_source.keys()
+        # What was not spread may not have mattered then, as behind a head of zeros, with which training may begin.
+        own = dict(self.model.named_parameters())
+        self._looked = all(name in self.spread or own[name].shape[:1] != (1,) for name in free)
 
     def _sees_data(self, site: Site) -> bool:
         """Whether what a map saw in the last look, at three data, is of each of them, and of one shape in all calls."""
@@ -318,7 +323,8 @@ class Capture:
             self._given[name] = [Given(get_gradient_edge(tensors[name]), tensors[name].numel(), is_first=True)]
         self._recording = True
         try:
-            with torch.enable_grad(), self._precision(inputs.device), NormsByParts() if len(inputs) == 1 else nullcontext():
+            precision = self._precision(inputs.device) if self.coarse else nullcontext()
+            with torch.enable_grad(), precision, NormsByParts() if len(inputs) == 1 else nullcontext():
                 outputs: Tensor = call_with(self.model, tensors, inputs)
         except torch.OutOfMemoryError:
             raise
@@ -369,7 +375,7 @@ class Capture:
                 )
 
     def _precision(self, device: torch.device) -> AbstractContextManager[None]:
-        """That of a pass: products of matrices as convolutions, but where all of it is to be differentiated."""
+        """That of gradients: products of matrices as convolutions, but where all of it is to be differentiated."""
         return nullcontext() if self.differentiable else tensor_cores(device)
 
     def _deliver(self, deliver: Callable[[str, Tensor], None], source: str, gradients: Sequence[Tensor | None]) -> None:

@@ -50,6 +50,8 @@ class DiagonalAccumulator(Accumulator):
 
     def __init__(self, site: Site) -> None:
         self.site = site
+        #: Whether it holds the rows of a batch, which are more than what the map saw, such as patches.
+        self.holds_rows = site.matrix is not None and site.form.structure != "diagonal"
         self.rows = torch.empty(0)
         self.squares: dict[tuple[str, int], Tensor] = {}
 

@@ -25,7 +25,8 @@ GRADIENT_BUDGET = 2**26
 def squared_products(left: Float[Tensor, "n s block l"], right: Float[Tensor, "n s block r"]) -> Float[Tensor, "block l r"]:
     """Σ_n (Σ_s l rᵀ)², entry by entry: squared gradients of a weight, summed over data."""
     sides = left.shape[3], right.shape[3]
-    left, right = (_aligned(rounded(side, min(sides))) for side in (left, right))
+    if not (left.requires_grad or right.requires_grad):
+        left, right = (_aligned(rounded(side, min(sides))) for side in (left, right))
     left, right = left.permute(2, 0, 3, 1), right.permute(2, 0, 1, 3)
     at_once = _at_once(right, right.shape[0] * right.shape[1] * right.shape[3])
     at_once = at_once // 8 * 8 or at_once  # each of them as aligned as the first

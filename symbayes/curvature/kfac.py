@@ -112,7 +112,10 @@ class Kfac(Rule):
             follow_check(capture)
             # Others have an axis for the data, or are known to come with those of maps.
             has_free = any(own[name].shape[:1] != (1,) for name in capture.free)
-            size = _DATA if has_free else data_at_once(model, data)
+            # Of gradients of single data, and of rows for a diagonal, there are more than was counted.
+            has_rows = any(isinstance(one, DiagonalAccumulator) and one.holds_rows for one in accumulators().values())
+            size = data_at_once(model, data)
+            size = min(_DATA, size) if has_free or has_rows else size
         return swept_curvature(
             model, data, likelihood, self.fisher, accumulators, batch_size=size, generator=generator,
             estimator=_named(self, sites.values()),
@@ -358,6 +361,7 @@ class RunningCurvature:
         self.likelihood, self.rule, self.memory, self.generator = likelihood, rule, memory, generator
         self.processes = processes
         self._capture = Capture(model)
+        self._capture.coarse = likelihood.bears_rounding
         self._accumulators: Mapping[str, Accumulator] = {}
         self._means: dict[tuple[str, str], Tensor] = {}
         self._batches = torch.zeros((), dtype=torch.float64, device=generator.device)

@@ -33,14 +33,14 @@ class Replay:
     """How to collect the sums that curvature was made of once more, with a graph.
 
     Args:
-        sums: Over all the data.
+        sums: Over all the data; or what collects them, where hardly anybody will ask.
         collect: Sums and log p(D | W) of other data, differentiable in what the forward pass depends on.
         log_det: log|I + HΔ⁻¹| from sums over all the data.
         data: All of them.
         batch_size: Data in a batch.
     """
 
-    sums: Sums
+    sums: Sums | Callable[[], Sums]
     collect: Callable[[DataSource], tuple[Sums, Float[Tensor, ""]]]
     log_det: Callable[[Sums, Precisions], Float[Tensor, ""]]
     data: DataSource
@@ -63,7 +63,8 @@ class Replay:
 
     def slopes(self, precisions: Precisions) -> dict[tuple[str, str], Tensor]:
         """V = ∂ log|I + HΔ⁻¹| / ∂S, by sum."""
-        leaves = {key: value.detach().requires_grad_() for key, value in self.sums.items()}
+        sums = self.sums() if callable(self.sums) else self.sums
+        leaves = {key: value.detach().requires_grad_() for key, value in sums.items()}
         with torch.enable_grad():
             log_det = self.log_det(leaves, {name: precision.detach() for name, precision in precisions.items()})
         found = torch.autograd.grad(log_det, list(leaves.values()), allow_unused=True, materialize_grads=True)
@@ -175,7 +176,7 @@ class BlockCurvature(Curvature):
     blocks: Mapping[str, Block]
     log_likelihood: Float[Tensor, ""]
     estimator: str
-    #: None where the data have gone by, or nothing but weights matters to outputs.
+    #: None where sums cannot be collected again, because the data have gone by.
     replay: Replay | None
 
     def log_det(self, precisions: Precisions) -> Float[Tensor, ""]:
@@ -186,9 +187,8 @@ class BlockCurvature(Curvature):
     ) -> Iterator[Float[Tensor, ""]]:
         if self.replay is None:
             raise RuntimeError(
-                f"The curvature cannot be differentiated: {self.estimator} has no data to go through again, or outputs depend "
-                "on weights alone. Use passes over all data, Optimiser(running=0, eigenbasis=0), and a model with extents or "
-                "other hyperparameters."
+                f"The curvature cannot be differentiated: {self.estimator} has no data to go through again. Use passes over "
+                "all data, Optimiser(running=0, eigenbasis=0)."
             )
         return self.replay.surrogates(precisions, share, generator)
 

@@ -88,18 +88,27 @@ def swept_curvature(
     run = partial(sweep, likelihood=likelihood, fisher=fisher, batch_size=batch_size, generator=generator)
     capture = Capture(model)
     sums, log_likelihood = run(capture, data, accumulators=whole)
-    if capture.tracked is False and not hyperparameters(model) and not fisher.needs_graph(likelihood):
-        return BlockCurvature(make_blocks(whole, sums, scales), log_likelihood, estimator, None)
 
     def collect(part: DataSource) -> tuple[Sums, Tensor]:
         return run(Capture(model), part, accumulators=accumulators(), check=False)
 
     def log_det(sums: Sums, precisions: Precisions) -> Tensor:
-        return log_det_of(make_blocks(dict(whole), dict(sums), scales.detach()), precisions)
+        return log_det_of(make_blocks(dict(known), dict(sums), scales.detach()), precisions)
 
-    held = {key: value.detach().clone() for key, value in sums.items()}
-    replay = Replay(held, collect, log_det, data, batch_size)
-    return BlockCurvature(make_blocks(dict(whole), sums, scales), log_likelihood, estimator, replay)
+    if capture.tracked or hyperparameters(model) or fisher.needs_graph(likelihood):
+        known, held = whole, {key: value.detach().clone() for key, value in sums.items()}
+        replay = Replay(held, collect, log_det, data, batch_size)
+        return BlockCurvature(make_blocks(dict(whole), sums, scales), log_likelihood, estimator, replay)
+    known = {}
+
+    @torch.no_grad()
+    def again() -> Sums:
+        known.update(accumulators())
+        return run(Capture(model), data, accumulators=known, check=False)[0]
+
+    # As far as is seen nobody will ask: sums become blocks in their place, and would be collected once more.
+    replay = Replay(again, collect, log_det, data, batch_size)
+    return BlockCurvature(make_blocks(whole, sums, scales), log_likelihood, estimator, replay)
 
 
 def make_blocks(
@@ -139,6 +148,7 @@ def sweep(
     seen, reference = 0, None
     predicted: Tensor = torch.zeros(0, 0)
     model, of = capture.model, data.processes
+    capture.coarse = likelihood.bears_rounding
     batch_size = within_budget(model, data, batch_size)
     with ExitStack() as capturing, of.together():
         for whole, targets in data.batches(max(batch_size, of.fewest)):

@@ -50,6 +50,11 @@ class Likelihood(nn.Module, ABC):
     #: Whether a datum has targets at many positions: exact columns are then so many that they are better sampled.
     has_positions: ClassVar[bool] = False
 
+    @property
+    def bears_rounding(self) -> bool:
+        """Whether log-probabilities change by no more than outputs do, so that a GPU may round these to TF32."""
+        return self.has_classes
+
     @abstractmethod
     def log_prob(self, outputs: Outputs, targets: Tensor) -> Float[Tensor, " n"]:
         """log p(y_n | f_n), for each datum."""

@@ -87,6 +87,10 @@ class PerPosition(Likelihood):
         self.values = self.of.moments(torch.zeros(1, outputs))[0].shape[1]
         self._seen: Bool[Tensor, "n position"] | None = None
 
+    @property
+    def bears_rounding(self) -> bool:
+        return self.of.bears_rounding
+
     def at(self, targets: Tensor) -> "PerPosition":
         if self.ignore is None:
             return self

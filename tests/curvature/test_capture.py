@@ -1,6 +1,7 @@
 """Any torch module: its exact diagonal from rows against Jacobians, and what is refused."""
 
 import weakref
+from contextlib import contextmanager
 from copy import deepcopy
 from math import isfinite
 
@@ -14,6 +15,7 @@ from torch.testing import assert_close
 import symbayes as sb
 from symbayes.curvature.blocks import KroneckerBlock
 from symbayes.curvature.capture import Capture
+from symbayes.curvature.check import trusted
 from symbayes.curvature.diagonal import Diagonal
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.ggn import Ggn
@@ -903,13 +905,128 @@ def test_what_maps_gave_is_not_held_after_a_forward_pass(in_place):
     assert_close(arrived["0"], (model[0](inputs) > 0) * (first @ model[2].weight))
 
 
-def test_sums_are_kept_only_where_they_are_collected_again():
+def test_sums_are_kept_only_where_they_are_likely_to_be_asked_for():
     inputs, labels = torch.randn(30, 1, 4, 4), torch.randint(3, (30,))
     plain = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
     source = TensorSource(inputs, labels, CPU)
     curvature = Kfac().curvature(plain, source, Categorical())
-    assert curvature.replay is None
-    with pytest.raises(RuntimeError, match="weights alone"):
-        curvature.surrogates({name: torch.ones(()) for name in curvature.blocks})
-    averaged = sb.OrbitAverage(plain, affine2d())
-    assert Kfac().curvature(averaged, source, Categorical()).replay is not None
+    assert callable(curvature.replay.sums)
+    precisions = {name: torch.ones(()) for name in curvature.blocks}
+    with torch.no_grad():
+        wanted = {key: value.clone() for key, value in curvature.replay.sums().items()}
+    curvature.replay.slopes(precisions)
+    for key, value in curvature.replay.sums().items():  # asked for again, not added up again
+        assert_close(value, wanted[key])
+    kept = Kfac().curvature(sb.OrbitAverage(plain, affine2d()), source, Categorical()).replay.sums
+    assert not callable(kept)
+
+
+class Seldom(nn.Module):
+    """A tensor of a user that matters to some data alone."""
+
+    def __init__(self, more):
+        super().__init__()
+        self.first, self.last, self.more = nn.Linear(4, 5), nn.Linear(5, 3), more
+
+    def forward(self, x):
+        hidden, hot = torch.tanh(self.first(x)), x[:, :1] > 2
+        return self.last(torch.where(hot, hidden * self.more, hidden) if hot.any() else hidden)
+
+
+def test_gradients_in_what_matters_to_later_data_alone(generator):
+    """Which the first ones do not show."""
+    more = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    model = Seldom(more).double()
+    inputs = torch.randn(40, 4, generator=generator, dtype=torch.float64).clamp(max=1.5)
+    inputs[9::10, 0] = 3.0
+    source = TensorSource(inputs, torch.arange(40) % 3, CPU)
+    prior = sb.TensorwisePrior(model)
+
+    def evidence():
+        return sb.laplace_evidence(model, source, Categorical(), prior, rule=Kfac(batch_size=10)).total
+
+    (found,) = sb.evidence_gradient(model, source, Categorical(), prior, [more], rule=Kfac(batch_size=10))
+    with torch.no_grad():
+        ends = []
+        for step in (1e-5, -1e-5):
+            more.add_(step)
+            ends.append(float(evidence()))
+            more.sub_(step)
+    assert_close(float(found), (ends[0] - ends[1]) / 2e-5, rtol=1e-6, atol=1e-8)
+
+
+class Routed(nn.Module):
+    """A map that also runs where gradients are off, and what it gives is changed in place there."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.first, self.last, self.how = nn.Linear(4, 5), nn.Linear(5, 3), how
+
+    def forward(self, x):
+        if self.how == "gate":
+            with torch.no_grad():
+                gate = (self.first(x) > 0).to(x)
+            return self.last(torch.tanh(self.first(x)) * gate)
+        hidden = self.first(x)
+        with torch.no_grad():
+            hidden.mul_(0.5)
+        return self.last(torch.tanh(hidden))
+
+
+@pytest.mark.parametrize("how", ["gate", "in place"])
+def test_maps_may_run_where_gradients_are_off(how, generator):
+    model = Routed(how).double()
+    inputs = torch.randn(12, 4, generator=generator, dtype=torch.float64)
+    source = TensorSource(inputs, torch.arange(12) % 3, CPU)
+    found = Diagonal().curvature(model, source, Categorical()).blocks
+    for name, block in Ggn(joint=False).curvature(model, source, Categorical()).blocks.items():
+        assert_close(found[name].dense().diagonal(), block.dense().diagonal())
+
+
+@pytest.mark.parametrize(("likelihood", "is_coarse"), [(Categorical(), True), (Gaussian(), False)])
+def test_outputs_are_coarse_only_where_a_likelihood_bears_it(likelihood, is_coarse, monkeypatch, generator):
+    """With a small noise an error of TF32 would be one of many nats."""
+    depth, seen = [0], []
+
+    @contextmanager
+    def noted(device):
+        depth[0] += 1
+        yield
+        depth[0] -= 1
+
+    monkeypatch.setattr("symbayes.curvature.capture.tensor_cores", noted)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    model[2].register_forward_hook(lambda module, inputs, outputs: seen.append(depth[0]))
+    inputs = torch.randn(20, 4, generator=generator)
+    targets = torch.arange(20) % 3 if is_coarse else torch.randn(20, 3, generator=generator)
+    rule = Kfac(batch_size=10)
+    with torch.no_grad():
+        rule.curvature(model, TensorSource(inputs, targets, CPU), likelihood)
+    assert (seen[-1] > 0) == is_coarse
+    running = RunningCurvature(model, likelihood, rule, 3, torch.Generator())
+    running.add((inputs, targets))
+    assert (seen[-1] > 0) == is_coarse
+
+
+class Placed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.places, self.head = nn.Parameter(torch.ones(1, 4)), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(x + self.places))
+
+
+def test_what_did_not_matter_at_first_is_looked_at_again(generator, monkeypatch):
+    """As behind a head of zeros, with which training may begin."""
+    model = Placed()
+    nn.init.zeros_(model.head.weight)
+    source = TensorSource(torch.randn(20, 4, generator=generator), torch.arange(20) % 3, CPU)
+    with torch.no_grad(), trusted(model):
+        Kfac().curvature(model, source, Categorical())
+        nn.init.ones_(model.head.weight)
+        model.head.weight[0] = 2.0
+        monkeypatch.setattr("symbayes.curvature.sums.free_gradients", None)
+        found = Kfac().curvature(model, source, Categorical()).blocks["places"]
+    exact = Ggn(joint=False).curvature(model, source, Categorical()).blocks["places"]
+    assert_close(found.dense().diagonal(), exact.dense().diagonal())

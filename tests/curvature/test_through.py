@@ -441,6 +441,8 @@ def test_what_cannot_be_differentiated_in_is_refused(generator):
         evidence_gradient(model, data, Categorical(), prior, [model.orbit.value, torch.zeros(2, requires_grad=True)])
     with pytest.raises(ValueError, match=r"share must lie above 0 and be at most 1 .* got 0"):
         evidence_gradient(model, data, Categorical(), prior, share=0.0)
+    with pytest.raises(ValueError, match=r"depend on every tensor .* number 0"):
+        evidence_gradient(model.net, data, Categorical(), TensorwisePrior(model.net), [torch.zeros(2, requires_grad=True)])
     with pytest.raises(ValueError, match="the model has no hyperparameters, and none were given"):
         evidence_gradient(model.net, data, Categorical(), TensorwisePrior(model.net))
     with pytest.raises(ValueError, match="at least one subset of at least one datum, got 1 of 0"):
