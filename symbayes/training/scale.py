@@ -14,7 +14,8 @@ is kept. It is compared under the same random vector and the same data, so that 
 symmetry which another path of their layer keeps are left out: the data have to ask for them at the full price.
 
 Where log p(D) is quadratic, the mode θ under Δ becomes (H + Δ')⁻¹ (H + Δ) θ under Δ'. It is not, so weights begin a try half of
-the way there, and its steps do the rest: on small data they are few, and would not go far.
+the way there, and its steps do the rest: on small data they are few, and would not go far. Where log p(D) is so far from
+quadratic that this leads astray, the try is no gain, and the same scale is tried once more from the weights as they were.
 
 Where such paths are used at all, the first try is of the network without them. What they do is fitted together with all else,
 so that to remove one never pays at once; after the weights have followed it may, and the evidence says so.
@@ -55,12 +56,14 @@ class ScaleSearch:
     """How the common scale of precisions is searched.
 
     Args:
-        tries: Scales that are tried, at most; before them, where a symmetry is broken, all symmetry is.
+        tries: Scales that are tried, at most, one that is tried again among them; before them, where a symmetry is broken, all
+            symmetry is.
         share: Of the epochs, for each of them, at most; so many epochs are the last ones of training, and a try begins only
             where they have room for it.
         updates: After so many steps of the weights, in whole epochs, a try ends before that.
         factor: From one scale to the next: first to smaller precisions, and if that is no gain, to larger ones.
-        way: Of the way to their mode under these, as it would be if log p(D) were quadratic: the share at which weights begin.
+        way: Of the way to their mode under these, as it would be if log p(D) were quadratic: the share at which weights begin;
+            where that is no gain, they begin where they were.
         rate: Share of the learning rate that a try begins with, and the finish; it falls to zero along a cosine.
         steps: Products of Lanczos for the evidence of a try.
         data: Of which that is found, at most: half of them, or these if they are fewer; drawn once, at random.
@@ -141,6 +144,8 @@ class Search:
         #: Scales that were tried, those of which there was a gain, and whether they go to larger precisions; whether the try is
         #: that without what breaks symmetries.
         self.tried, self.gained, self.upwards, self.is_done, self.is_symmetric = 0, 0, False, False, False
+        #: Whether weights begin a try on the way to their mode, rather than where they were.
+        self.follows = settings.way > 0
         #: The epoch in which the last try ended, counted from 1; whether nothing is to follow.
         self.ended, self.is_over = 0, False
         self._decision: Decision | None = None
@@ -187,7 +192,8 @@ class Search:
         """
         is_scaled, self.is_symmetric = not self.is_symmetric, False
         self.tried += is_scaled
-        what = f"all precisions × {self.scale * self._factor:.2g}" if is_scaled else "nothing that breaks a symmetry"
+        again = "" if self.follows or not self.settings.way else ", weights as they were"
+        what = f"all precisions × {self.scale * self._factor:.2g}{again}" if is_scaled else "nothing that breaks a symmetry"
         is_kept = evidence > self.evidence
         self._decide(what, evidence, kept=is_kept)
         if is_kept:
@@ -196,8 +202,10 @@ class Search:
             self.evidence, self.kept = evidence, copy_parts(self._parts)
         else:
             restore_parts(self._parts, self.kept)
-            if is_scaled:
-                self.is_done, self.upwards = self.upwards or self.gained > 0, True
+            if is_scaled and self.follows and not self.upwards:
+                self.follows = False
+            elif is_scaled:
+                self.is_done, self.upwards, self.follows = self.upwards or self.gained > 0, True, self.settings.way > 0
         self.is_done = self.is_done or self.tried == self.settings.tries or not has_room
         if self.is_done:
             self.ended = epoch
@@ -235,11 +243,13 @@ class Search:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Become what `state_dict` gave."""
-        for name in self._PLAIN:
+        for name in self._PLAIN & state.keys():  # of an earlier version some are missing, and stay as they begin
             setattr(self, name, type(getattr(self, name))(state[name]))
         self.kept = {name.removeprefix("kept."): value for name, value in state.items() if name.startswith("kept.")}
 
-    _PLAIN = ("evidence", "scale", "seed", "tried", "gained", "upwards", "is_done", "is_symmetric", "ended", "is_over")
+    _PLAIN = frozenset(
+        {"evidence", "scale", "seed", "tried", "gained", "upwards", "is_done", "is_symmetric", "follows", "ended", "is_over"}
+    )
 
     def _decide(self, what: str, evidence: float, *, kept: bool) -> None:
         self._decision = Decision(what, evidence if isfinite(evidence) else None, kept)
@@ -255,7 +265,8 @@ class Search:
         prior.log_precision.add_(log(self._factor) * scaled).clamp_(*LOG_PRECISION_RANGE)
         moved = {group for group, is_scaled in zip(prior.groups, scaled.tolist(), strict=True) if is_scaled}
         own = {name: block for name, block in blocks.items() if prior.group_of[name] in moved}
-        follow(self.problem, own, before, self.settings.way)
+        if self.follows:
+            follow(self.problem, own, before, self.settings.way)
 
     @torch.no_grad()
     def _break_nothing(self) -> None:

@@ -93,14 +93,28 @@ def test_it_goes_down_while_there_is_a_gain_and_comes_back():
 
 
 def test_it_goes_up_where_down_is_no_gain():
-    search, scales = walk([-3.0, -4.0, -2.0, -1.0], factor=2.0)
+    search, scales = walk([-3.0, -4.0, -2.0, -1.0], factor=2.0, way=0.0)
     assert scales == pytest.approx([0.5, 2.0, 4.0])
     assert (search.evidence, search.scale) == (-1.0, 4.0)
 
 
+def test_a_scale_is_tried_once_more_from_the_weights_as_they_were():
+    search, scales = walk([-3.0, -4.0, -2.0, -1.0], factor=2.0)
+    assert scales == pytest.approx([0.5, 0.5, 0.25])
+    assert (search.evidence, search.scale, search.follows) == (-1.0, 0.25, False)
+    search, scales = walk([-3.0, -4.0, -5.0, -2.0], factor=2.0)
+    assert scales == pytest.approx([0.5, 0.5, 2.0])
+    assert (search.evidence, search.scale, search.follows) == (-2.0, 2.0, True)
+    search, scales = walk([-3.0, -2.0, -4.0, -5.0], factor=2.0)
+    assert scales == pytest.approx([0.5, 0.25, 0.25])
+    assert (search.evidence, search.scale, search.upwards) == (-2.0, 0.5, True)
+
+
 def test_where_nothing_is_better_all_stays_as_it_was():
-    search, _ = walk([-3.0, -4.0, -5.0])
+    search, _ = walk([-3.0, -4.0, -5.0], way=0.0)
     assert (search.evidence, search.scale, search.tried) == (-3.0, 1.0, 2)
+    search, _ = walk([-3.0, -4.0, -5.0, -6.0])
+    assert (search.evidence, search.scale, search.tried) == (-3.0, 1.0, 3)
     walk([-3.0, -4.0], tries=1)
 
 
@@ -122,6 +136,11 @@ def test_weights_follow_precisions_to_their_mode():
     search.begin(-1.0, 0)
     search.change(blocks)
     assert_close(model.weight.detach(), mode(), rtol=1e-10, atol=0)
+    search.judge(-2.0, 1)
+    kept = model.weight.detach().clone()
+    search.change(blocks)
+    assert float(problem.prior.precisions()["weight"].detach()) == pytest.approx(1 / 7)
+    assert torch.equal(model.weight, kept)  # once more, from the weights as they were
     search.judge(-2.0, 1)
     search.change(blocks)
     assert float(problem.prior.precisions()["weight"].detach()) == pytest.approx(7)
@@ -187,12 +206,13 @@ def test_where_a_symmetry_is_broken_the_first_try_keeps_it():
         search.change({})
         assert named[BREAKING[0]].any() == (not gain)
         assert prior.precisions()[KEEPING].item() == pytest.approx(0.5)  # scales are tried then
-        search.judge(-5.0, 2)
-        assert search.upwards
-        search.change({})
-        search.judge(-5.0, 3)
+        for epoch in (2, 3):
+            search.judge(-5.0, epoch)
+            assert search.upwards == (epoch == 3)
+            search.change({})
+        search.judge(-5.0, 4)
         assert search.is_done
-        assert (search.evidence, search.scale, search.tried) == (-2.0 if gain else -3.0, 1.0, 2)  # the first was no scale
+        assert (search.evidence, search.scale, search.tried) == (-2.0 if gain else -3.0, 1.0, 3)  # the first was no scale
         with torch.no_grad():
             named[BREAKING[0]].fill_(1.0)
             prior.log_precision.zero_()
@@ -258,7 +278,7 @@ def test_a_search_takes_the_last_epochs():
 
 
 def test_what_was_decided_is_said(tmp_path, monkeypatch):
-    evidences = iter([-5.0, -6.0, -4.0, -torch.inf, -4.5])
+    evidences = iter([-5.0, -6.0, -4.0, -torch.inf, -4.2, -4.5])
     monkeypatch.setattr(ScaleSearch, "evidence", lambda *parts: next(evidences))
     problem = with_a_choice()
     data, objective = (problem.data.inputs, problem.data.targets), sb.Laplace(search=ScaleSearch(updates=1))
@@ -268,6 +288,7 @@ def test_what_was_decided_is_said(tmp_path, monkeypatch):
         Decision("nothing that breaks a symmetry", -6.0, kept=False),
         Decision("all precisions × 0.33", -4.0, kept=True),
         Decision("all precisions × 0.11", None, kept=False),
+        Decision("all precisions × 0.11, weights as they were", -4.2, kept=False),
         Decision("what was kept, finished", -4.5, kept=False),
     )
     assert result.decisions == expected
@@ -328,11 +349,12 @@ def test_evidences_are_compared_under_one_vector_whatever_eigenvectors_are_calle
     assert ScaleSearch(steps=43).evidence(problem, blocks, 0) == pytest.approx(before, rel=1e-9)
 
 
-def search_by(epochs: int, evidences: list[float], monkeypatch, **settings):
+def search_by(epochs: int, evidences: list[float], monkeypatch, search: ScaleSearch | None = None, **settings):
     """A training whose tries are judged by given evidences; its trainer and state, before the epoch that judges the first."""
     found = iter(evidences)
     monkeypatch.setattr(ScaleSearch, "evidence", lambda *parts: next(found))
-    trainer = sb.Laplace(search=ScaleSearch(), **settings).trainer(a_problem(), sb.Schedule(epochs, 20), sb.Optimiser())
+    objective = sb.Laplace(search=search or ScaleSearch(), **settings)
+    trainer = objective.trainer(a_problem(), sb.Schedule(epochs, 20), sb.Optimiser())
     state = trainer.init(torch.Generator().manual_seed(0))
     while state.epoch < trainer.main + trainer.of_try - 1:
         trainer.epoch(state)
@@ -345,7 +367,7 @@ def test_what_a_failed_try_did_is_undone_in_the_optimiser_too(epochs, monkeypatc
     kept = {name.removeprefix("model."): v for name, v in state.search.kept.items() if name.startswith("model.")}
     monkeypatch.setattr("symbayes.training.scale.follow", lambda *parts: None)  # which would begin the next try
     trainer.epoch(state)
-    assert state.search.upwards
+    assert not state.search.follows
     state.descent.set(1e-12, torch.zeros(4))
     trainer.problem.model.train()
     state.steps.epoch(state.generator)  # of steps that go nowhere
@@ -417,7 +439,7 @@ def test_a_finish_that_is_worse_than_what_it_began_with_is_undone(is_gain, monke
 
 
 def test_training_that_is_stopped_while_it_finishes_gives_what_was_kept(monkeypatch):
-    trainer, state = search_by(20, [-1.0, -2.0, -2.0], monkeypatch)
+    trainer, state = search_by(20, [-1.0, -2.0, -2.0], monkeypatch, search=ScaleSearch(way=0.0))
     kept = state.search.kept["model.0.weight"].clone()
     while state.epoch < 19:
         trainer.epoch(state)
