@@ -152,6 +152,9 @@ def test_squares_of_halved_rows_are_those_of_whole_ones(sides, generator, monkey
     found = gradients.squared_products(left, right).double()
     assert found.shape == exact.shape
     assert (found - exact).norm() < 0.01 * exact.norm()
+    for sides in ((left.requires_grad_(), right), (right, left)):  # of which none is rounded where one has a graph
+        assert gradients.squared_products(*sides).dtype == torch.float32
+        assert gradients.squared_products(*sides).requires_grad
 
 
 def test_running_curvature_knows_what_is_used_elsewhere(case):
