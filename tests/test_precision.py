@@ -82,11 +82,13 @@ def test_rows_in_half_of_single_precision_are_added_up_in_single(generator, monk
 def test_patches_of_halved_maps_have_moments_in_single_precision(mode, generator, monkeypatch):
     path, maps = ConvPath(24, 3, padding_mode=mode), 1 + torch.rand(400, 24, 6, 6, generator=generator)
     exact, count = path.row_moment(maps.double(), 2**20)
+    whole, _ = path.row_moment(maps, 2**16)
     monkeypatch.setattr(conv, "rounded", halved)
     found, seen = path.row_moment(maps, 2**16)
     assert seen == count
     assert found.dtype == torch.float32
     assert_close(found.double(), exact, rtol=1e-4, atol=0)
+    assert (found.double() - exact).abs().max() > 10 * (whole.double() - exact).abs().max()  # they were halved
 
 
 def test_products_of_what_is_not_halved_are_those_of_torch(generator):

@@ -1030,3 +1030,20 @@ def test_what_did_not_matter_at_first_is_looked_at_again(generator, monkeypatch)
         found = Kfac().curvature(model, source, Categorical()).blocks["places"]
     exact = Ggn(joint=False).curvature(model, source, Categorical()).blocks["places"]
     assert_close(found.dense().diagonal(), exact.dense().diagonal())
+
+
+def test_a_model_that_is_trusted_is_not_looked_at_again(generator, monkeypatch):
+    """What its check found out is followed."""
+    model, looks, before = Placed(), [], Capture._find_fixed
+    monkeypatch.setattr(Capture, "_find_fixed", lambda self, datum: looks.append(1) or before(self, datum))
+    source = TensorSource(torch.randn(20, 4, generator=generator), torch.arange(20) % 3, CPU)
+    with torch.no_grad():
+        first = Kfac(batch_size=10).curvature(model, source, Categorical())
+        assert len(looks) == 1
+        with trusted(model):
+            second = Kfac(batch_size=10).curvature(model, source, Categorical())
+        assert len(looks) == 1
+        Kfac(batch_size=10).curvature(model, source, Categorical())
+    assert len(looks) == 2
+    for name, block in first.blocks.items():
+        assert_close(second.blocks[name].dense(), block.dense())
