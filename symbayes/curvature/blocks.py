@@ -30,7 +30,8 @@ def eigendecompose(
 ) -> Solution:
     """Eigenvalues, not below zero, and eigenvectors as columns if so; in double precision where single precision fails.
 
-    It does on dead units. A matrix of zeros, of a path that is switched off, has the unit vectors.
+    It does on dead units, and on a GPU where one eigenvalue is all of the trace; where double precision fails there, it is
+    done on the CPU. A matrix of zeros, of a path that is switched off, has the unit vectors.
 
     Args:
         matrices: To be decomposed.
@@ -47,8 +48,11 @@ def eigendecompose(
     is_zero = mean <= 1e6 * torch.finfo(matrices.dtype).tiny
     scale = torch.where(is_zero, 1.0, mean)
     unit = torch.where(is_zero, torch.eye(size, dtype=matrices.dtype, device=matrices.device), matrices / scale)
-    for attempted in dict.fromkeys((dtype or matrices.dtype, torch.float64)):
-        attempt = unit.to(attempted)
+    reason = ""
+    cpu = torch.device("cpu")
+    ways = ((dtype or matrices.dtype, matrices.device), (torch.float64, matrices.device), (torch.float64, cpu))
+    for attempted, device in dict.fromkeys(ways):
+        attempt = unit.to(device, attempted)
         try:
             if vectors:
                 values, found = torch.linalg.eigh(attempt)
@@ -56,14 +60,18 @@ def eigendecompose(
                 values, found = torch.linalg.eigvalsh(attempt), None
         except torch.cuda.OutOfMemoryError:  # a RuntimeError as well, which says what it is
             raise
-        except RuntimeError:  # torch.linalg.LinAlgError
+        except RuntimeError as error:  # torch.linalg.LinAlgError
+            reason = f"the solver says {str(error).strip().splitlines()[0]!r}"
             continue
-        if values.isfinite().all() and (found is None or _is_orthogonal(found)):
-            values = torch.where(is_zero[..., 0], 0.0, values.clamp(min=0).to(matrices.dtype) * scale[..., 0])
-            return values, None if found is None else upright(found).to(matrices.dtype)
+        reason = "the solver gives eigenvectors that are not at right angles"
+        if not values.isfinite().all():
+            reason = "the solver gives eigenvalues that are not finite"
+        elif found is None or _is_orthogonal(found):
+            values = torch.where(is_zero[..., 0], 0.0, values.clamp(min=0).to(matrices) * scale[..., 0])
+            return values, None if found is None else upright(found).to(matrices)
     raise NotFiniteError(
-        f"The curvature of {name!r} could not be decomposed: its entries reach {matrices.abs().max().item():.3g}. "
-        "Check that the loss is finite and the weights have not diverged; a smaller learning rate helps."
+        f"The curvature of {name!r} could not be decomposed: its entries reach {matrices.abs().max().item():.3g}, and "
+        f"{reason}. Check that the loss is finite and the weights have not diverged; a smaller learning rate helps."
     )
 
 

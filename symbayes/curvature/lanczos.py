@@ -16,8 +16,7 @@ Random signs z in the eigenbasis, and k steps of Lanczos, give the log-determina
     log|I + HΔ⁻¹| = log|I + KΔ⁻¹| + tr log M ≈ log|I + KΔ⁻¹| + zᵀ log(M) z
     γ_l = P_l − δ_l tr_l (H + Δ)⁻¹ ≈ P_l − b_lᵀ (M⁻¹ b)_l,   b = S Δ^½ z
 
-Gauss's rule, which T is, never gives too little for a logarithm; Radau's, with one more node at the left end of the spectrum,
-never too much (Golub and Meurant 1994). So what is left out by stopping after k steps is known for every probe: `slack`.
+What is left out by stopping after k steps is told nearly, and bounded (`Krylov.log_form`).
 
 γ starts from b rather than from z, so that in sum over all tensors it is a quadratic form, which a short solve gives
 with an error of second order, from one side: the sum of γ comes down on the right one as k grows. K need not be subtracted as a
@@ -28,7 +27,7 @@ decomposed: in its place is the multiple of the identity that has its trace. Tha
 probe, at most, which is less than √(2 ε) with ε the precision of numbers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any, TypeVar
@@ -41,6 +40,7 @@ from symbayes.curvature.blocks import Block, DiagonalBlock
 from symbayes.curvature.decompositions import decompose_under
 from symbayes.curvature.ggn import Pairs, Product, Products, products_of
 from symbayes.curvature.kfac import Kfac, data_at_once
+from symbayes.curvature.krylov import LogForm, tridiagonalise
 from symbayes.curvature.rule import (
     BlockCurvature,
     Curvature,
@@ -62,7 +62,7 @@ class Lanczos(Rule):
 
     Args:
         probes: Random vectors; more make the estimate less noisy.
-        steps: Of Lanczos for each probe; more make it less biased.
+        steps: Of Lanczos for each probe; more make it more exact.
         batch_size: Data in a forward pass; when None as many as suit the device.
     """
 
@@ -121,12 +121,13 @@ class LanczosCurvature(Curvature):
             yield surrogate
 
     def standard_error(self, precisions: Precisions) -> float:
-        values = self.log_dets(precisions)
-        return float(values.std() / len(values) ** 0.5) if len(values) > 1 else nan
+        """By what differs between probes, and by what Lanczos left out, as far as that can be told."""
+        values, errors, _ = self._logs(precisions).unbind()
+        return float(torch.hypot(values.std() / len(values) ** 0.5, errors.mean())) if len(values) > 1 else nan
 
     def slack(self, precisions: Precisions) -> float:
-        """How much too large the log-determinant may be, at most, for these probes: by what Lanczos left out."""
-        return float(self._keep("both", precisions, self._solve)[2].mean())
+        """How far the log-determinant may be off, at most, for these probes: by what Lanczos left out."""
+        return float(self._logs(precisions)[2].mean())
 
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         # γ_l = P_l − δ_l tr_l (H + Δ)⁻¹
@@ -134,7 +135,11 @@ class LanczosCurvature(Curvature):
         return {name: (1 - part).sum().clamp(min=0).to(self.probes) for name, part in self.products.split(held).items()}
 
     def log_dets(self, precisions: Precisions) -> Float[Tensor, " probe"]:
-        """log|I + HΔ⁻¹| as each probe has it, never too little."""
+        """log|I + HΔ⁻¹| as each probe has it."""
+        return self._logs(precisions)[0].to(self.probes)
+
+    def _logs(self, precisions: Precisions) -> Float[Tensor, "three probe"]:
+        """The same in double precision, and beside it how far it is off: as far as can be told, and at most."""
         return self._keep("both", precisions, self._solve)[0]
 
     def pairs(self, precisions: Precisions) -> Pairs:
@@ -149,86 +154,14 @@ class LanczosCurvature(Curvature):
         found: Found = self._last[what][1]
         return found
 
-    def _solve(self, precisions: Precisions) -> tuple[Float[Tensor, " probe"], Pairs, Float[Tensor, " probe"]]:
+    def _solve(self, precisions: Precisions) -> tuple[Float[Tensor, "three probe"], Pairs]:
         root = self.products.expand(precisions).rsqrt()
-        values, pairs, slacks = [], [], []
+        forms, pairs = [], []
         for z in self.probes:
             space = tridiagonalise(lambda v: v + root * self.products.product(root * v), z, self.steps)
-            value = space.log_form()
-            values.append(value.to(z))
-            slacks.append(value - space.log_form(lowest=1.0))
+            forms.append(space.log_form(lowest=1.0))
             pairs.append((root * space.solution() / len(self.probes), root * z))
-        return torch.stack(values), pairs, torch.stack(slacks)
-
-
-@dataclass(frozen=True)
-class Krylov:
-    """What k steps of Lanczos know of a positive definite M, from a vector z.
-
-    Args:
-        Q: An orthonormal basis of z, M z, …
-        T: Q M Qᵀ, tridiagonal, in double precision.
-        beta: What the next entry beside the diagonal would be; 0 where the space is whole.
-        start: z.
-    """
-
-    Q: Float[Tensor, "k p"]
-    T: Float[Tensor, "k k"]
-    beta: Float[Tensor, ""]
-    start: Float[Tensor, " p"]
-
-    def log_form(self, lowest: float | None = None) -> Float[Tensor, ""]:
-        """zᵀ log(M) z, never too little; with a number below all eigenvalues of M, never too much."""
-        T = self.T
-        if lowest is not None and self.beta > 0:
-            T = self._with_node(lowest)
-        theta, S = torch.linalg.eigh(T)
-        tiny = torch.finfo(self.start.dtype).eps if lowest is None else lowest
-        return self.start.double().norm() ** 2 * (S[0].square() * theta.clamp(min=tiny).log()).sum()
-
-    def _with_node(self, node: float) -> Float[Tensor, "k1 k1"]:
-        """One more row, so that a number is among the eigenvalues: (T − a) d = β² e_k, and a + d_k on the diagonal."""
-        k = len(self.T)
-        last = torch.zeros(k, dtype=self.T.dtype, device=self.T.device)
-        last[-1] = self.beta**2
-        d = torch.linalg.solve(self.T - node * torch.eye(k, dtype=self.T.dtype, device=self.T.device), last)
-        T = torch.zeros(k + 1, k + 1, dtype=self.T.dtype, device=self.T.device)
-        T[:k, :k], T[k, k] = self.T, node + d[-1]
-        T[k - 1, k] = T[k, k - 1] = self.beta
-        return T
-
-    def solution(self) -> Float[Tensor, " p"]:
-        """M⁻¹ z in the Krylov space: what k steps of conjugate gradients would give."""
-        theta, S = torch.linalg.eigh(self.T)
-        tiny = torch.finfo(self.start.dtype).eps
-        return self.start.norm() * self.Q.T @ (S @ (S[0] / theta.clamp(min=tiny))).to(self.Q)
-
-
-def tridiagonalise(product: Product, start: Float[Tensor, " p"], steps: int) -> Krylov:
-    """Lanczos with full reorthogonalisation."""
-    steps = min(steps, len(start))
-    Q = start.new_empty(steps, len(start))
-    Q[0] = start / start.norm()
-    alphas: list[Tensor] = []
-    betas: list[Tensor] = []
-    for step in range(steps):
-        w, basis = product(Q[step]), Q[: step + 1]
-        alphas.append((w @ Q[step]).double())
-        for _ in range(2):
-            w = w - basis.T @ (basis @ w)
-        beta = w.norm().double()
-        if beta < 1e-6 * max(1.0, float(alphas[0].abs())):
-            beta = torch.zeros_like(beta)  # what is left is rounding: the space is whole
-            break
-        if step + 1 == steps:
-            break
-        betas.append(beta)
-        Q[step + 1] = w / beta.to(w)
-    T = torch.diag(torch.stack(alphas))
-    if betas:
-        off = torch.stack(betas[: len(alphas) - 1])
-        T = T + torch.diag(off, 1) + torch.diag(off, -1)
-    return Krylov(Q[: len(alphas)], T, beta, start)
+        return _stacked(forms), pairs
 
 
 #: The estimate of a tensor with this many effective parameters has half the weight: probes tell γ_l up to about √(2 γ_l).
@@ -241,7 +174,7 @@ class Preconditioned(Rule):
 
     Args:
         base: The other rule: `Kfac`, `Ekfac`, `Diagonal` or `Ggn(joint=False)`.
-        steps: Products for each probe; more make it less biased.
+        steps: Products for each probe; more make it more exact.
         probes: Random vectors; more make the estimate less noisy.
         probes_of_gamma: How many of them γ is found from, by as many products again; all when None.
         batch_size: Data in a forward pass of a product; when None as many as suit the device.
@@ -320,11 +253,8 @@ class PreconditionedCurvature(LanczosCurvature):
         few = HALF_WEIGHT / len(self.probes[: self.of_gamma])
         return {name: of * (found[name] + few * ratio) / (of + few) for name, of in blocks.items()}
 
-    def log_dets(self, precisions: Precisions) -> Float[Tensor, " probe"]:
-        return self._keep("log_dets", precisions, self._log_dets)[0]
-
-    def slack(self, precisions: Precisions) -> float:
-        return float(self._keep("log_dets", precisions, self._log_dets)[1].mean())
+    def _logs(self, precisions: Precisions) -> Float[Tensor, "three probe"]:
+        return self._keep("logs", precisions, self._find_logs)
 
     def solve(self, vector: Float[Tensor, " p"], precisions: Precisions) -> Float[Tensor, " p"]:
         """(H + Δ)⁻¹ v, by as many steps as a probe takes."""
@@ -342,20 +272,14 @@ class PreconditionedCurvature(LanczosCurvature):
     def pairs(self, precisions: Precisions) -> Pairs:
         return self._keep("pairs", precisions, self._pairs)
 
-    def _log_dets(self, precisions: Precisions) -> tuple[Float[Tensor, " probe"], Float[Tensor, " probe"]]:
-        """As each probe has it, and how much too large that may be."""
+    def _find_logs(self, precisions: Precisions) -> Float[Tensor, "three probe"]:
         near = self._near(precisions)
         product, S = self._scale(precisions, near)
         beside = log_det_of(near, {name: precision.detach() for name, precision in precisions.items()})
         # M is at least S Δ S: H has no negative eigenvalue.
         lowest = float((S.square() * self.products.expand(precisions)).min())
-        values, slacks = [], []
-        for z in self._starts(near):
-            space = tridiagonalise(product, z, self.steps)
-            value = space.log_form()
-            values.append(beside + value.to(beside))
-            slacks.append(value - space.log_form(lowest))
-        return torch.stack(values), torch.stack(slacks)
+        found = _stacked([tridiagonalise(product, z, self.steps).log_form(lowest) for z in self._starts(near)])
+        return found + float(beside) * torch.tensor([[1.0], [0.0], [0.0]], dtype=found.dtype)
 
     def _pairs(self, precisions: Precisions) -> Pairs:
         near = self._near(precisions)
@@ -400,3 +324,8 @@ class PreconditionedCurvature(LanczosCurvature):
         """Into the eigenbasis of all blocks, or back."""
         parts = self.products.split(vector)
         return torch.cat([block.turn(parts[name], back=back) for name, block in near.items()])
+
+
+def _stacked(forms: Sequence[LogForm]) -> Float[Tensor, "three probe"]:
+    """Values, errors and slacks, in double precision."""
+    return torch.tensor([[getattr(form, name) for form in forms] for name in ("value", "error", "slack")], dtype=torch.float64)

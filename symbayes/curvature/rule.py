@@ -131,11 +131,11 @@ class Curvature(ABC):
         """γ by tensor: how many of its parameters the data determine."""
 
     def standard_error(self, precisions: Precisions) -> float:
-        """Of the log-determinant, from what was drawn to estimate it; nan where that is not known."""
+        """Of the log-determinant, by what was drawn to estimate it and where that stopped; nan where that is not known."""
         return nan
 
     def slack(self, precisions: Precisions) -> float:
-        """How much too large the log-determinant may be, at most; nan where that is not known."""
+        """How far the log-determinant may be off, at most, because its estimate stopped early; nan where that is not known."""
         return nan
 
     @abstractmethod

@@ -38,9 +38,9 @@ class Evidence:
     num_data: int
     #: How the volume was estimated, in words; part of the answer.
     estimator: str
-    #: Of the total, from what was drawn to estimate it; nan where that is not known.
+    #: Of the total, by what was drawn to estimate it and where that stopped; nan where that is not known.
     standard_error: float = nan
-    #: How much higher the total may be, because the estimate stopped early; nan where that is not known.
+    #: How far the total may be off, at most, because the estimate stopped early; nan where that is not known.
     slack: float = nan
 
     @property

@@ -23,7 +23,7 @@ from torch import Generator, Tensor, nn
 
 from symbayes.curvature.evaluate import evaluating
 from symbayes.curvature.ggn import Product, products_of
-from symbayes.curvature.lanczos import tridiagonalise
+from symbayes.curvature.krylov import tridiagonalise
 from symbayes.data.source import Batch, DataSource
 from symbayes.errors import NotFiniteError
 from symbayes.likelihoods.likelihood import Likelihood

@@ -11,6 +11,7 @@ from symbayes.curvature.blocks import DenseBlock, Factor, KroneckerBlock, choles
 from symbayes.curvature.decompositions import decompose, negligible
 from symbayes.curvature.rule import BlockCurvature
 from symbayes.errors import NotFiniteError
+from tests.replays import on_a_card
 
 
 def factor(count, size, generator, scale=1.0):
@@ -62,6 +63,47 @@ def test_what_is_no_number_is_said_with_its_name():
         NotFiniteError, match=r"The curvature of 'block1.weight' could not be decomposed: its entries reach nan"
     ):
         decompose([DenseBlock(Factor(torch.full((1, 3, 3), torch.nan), False, "block1.weight"))])
+
+
+def test_an_error_says_what_the_solver_said(monkeypatch, generator):
+    def stuck(matrices):
+        raise torch.linalg.LinAlgError("The algorithm failed to converge.\nAnd more.")
+
+    monkeypatch.setattr(torch.linalg, "eigvalsh", stuck)
+    with pytest.raises(NotFiniteError, match=r"the solver says 'The algorithm failed to converge\.'\. Check"):
+        decompose([DenseBlock(factor(1, 3, generator))])
+
+
+def test_vectors_that_are_not_at_right_angles_are_found_again(monkeypatch, generator):
+    """As a GPU gives them in single precision, where one eigenvalue is nearly all of the trace."""
+    solve, asked = torch.linalg.eigh, []
+
+    def poor(matrices):
+        asked.append(matrices.dtype)
+        values, vectors = solve(matrices)
+        return torch.return_types.linalg_eigh((values, vectors * (1.5 if matrices.dtype == torch.float32 else 1.0)))
+
+    monkeypatch.setattr(torch.linalg, "eigh", poor)
+    one = Factor(factor(1, 4, generator).matrices.float(), False, "weight")
+    decompose([DenseBlock(one)], vectors=True)
+    assert asked == [torch.float32, torch.float64]
+    assert one.eigenvectors.dtype == torch.float32
+    assert_close(one.eigenvectors.mT @ one.eigenvectors, torch.eye(4)[None])
+    monkeypatch.setattr(torch.linalg, "eigh", lambda matrices: (torch.ones(1, 4), torch.ones(1, 4, 4)))
+    with pytest.raises(NotFiniteError, match="eigenvectors that are not at right angles"):
+        decompose([DenseBlock(factor(1, 4, generator))], vectors=True)
+
+
+@on_a_card
+def test_nearly_all_of_the_trace_in_one_eigenvalue_is_decomposed_on_a_gpu(generator):
+    mean = 1 + 0.1 * torch.rand(720, generator=generator)
+    rows = (mean + 1e-3 * torch.randn(2000, 720, generator=generator)).relu()
+    moment = (rows.T @ rows)[None].cuda()
+    one, beside = Factor(moment, False, "weight"), [Factor(moment[:, :n, :n].clone(), False, "other") for n in (360, 180)]
+    decompose([DenseBlock(each) for each in (one, *beside)], vectors=True)
+    vectors, values = one.eigenvectors[0].double(), one.eigenvalues[0].double()
+    assert_close(vectors.mT @ vectors, torch.eye(720, device="cuda", dtype=torch.float64), rtol=0, atol=1e-4)
+    assert_close((vectors * values) @ vectors.mT, moment[0].double(), rtol=0, atol=1e-4 * float(moment.max()))
 
 
 def test_a_want_of_memory_is_not_taken_for_a_bad_matrix(monkeypatch, generator):

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from symbayes.curvature.ggn import Ggn, Linearised, ggn_product
 from symbayes.curvature.kernel import TangentKernel
 from symbayes.curvature.kfac import Kfac
-from symbayes.curvature.lanczos import Lanczos, Preconditioned, tridiagonalise
+from symbayes.curvature.lanczos import Lanczos, Preconditioned
 from symbayes.data.source import LoaderSource, Taking, TensorSource, source_for
 from symbayes.evidence.evidence import laplace_evidence
 from symbayes.layers.conv import ConvPath
@@ -86,43 +86,6 @@ def test_products_follow_the_noise_of_each_output(problem, generator):
     assert_close(ggn_product(Linearised(model, weights, sizes), data, likelihood, vector, 20), H @ vector)
 
 
-def test_lanczos_recovers_the_spectrum_of_a_small_matrix(generator):
-    root = torch.randn(12, 12, generator=generator, dtype=torch.float64)
-    matrix = root @ root.T
-    space = tridiagonalise(lambda v: matrix @ v, torch.randn(12, generator=generator, dtype=torch.float64), 12)
-    Q, T = space.Q, space.T
-    assert_close(torch.linalg.eigvalsh(T), torch.linalg.eigvalsh(matrix), rtol=1e-6, atol=1e-8)
-    assert_close(Q @ Q.T, torch.eye(12, dtype=torch.float64), rtol=0, atol=1e-8)
-
-
-def test_lanczos_stops_where_the_krylov_space_ends():
-    matrix = torch.diag(torch.tensor([1.0, 1.0, 2.0, 2.0], dtype=torch.float64))
-    space = tridiagonalise(lambda v: matrix @ v, torch.ones(4, dtype=torch.float64), 4)
-    Q, T = space.Q, space.T
-    assert Q.shape == (2, 4)
-    assert_close(torch.linalg.eigvalsh(T), torch.tensor([1.0, 2.0], dtype=torch.float64))
-
-
-def test_rounding_in_a_large_matrix_is_no_direction_of_its_own(generator):
-    basis = torch.linalg.qr(torch.randn(9, 9, generator=generator)).Q
-    matrix = basis @ torch.diag(1e6 * torch.tensor([1.0, 2.0, 3.0]).repeat(3)) @ basis.T
-    assert len(tridiagonalise(lambda v: matrix @ v, torch.ones(9), 9).Q) == 3
-
-
-@pytest.mark.parametrize("steps", [2, 4, 8])
-def test_what_lanczos_leaves_out_is_known_from_both_sides(steps, generator):
-    basis = torch.linalg.qr(torch.randn(20, 20, generator=generator, dtype=torch.float64)).Q
-    values = torch.logspace(-2, 2, 20, dtype=torch.float64)
-    start = torch.randn(20, generator=generator, dtype=torch.float64)
-    space = tridiagonalise(lambda v: basis @ (values * (basis.T @ v)), start, steps)
-    exact = float((basis.T @ start).square() @ values.log())
-    below, above = float(space.log_form(lowest=0.9e-2)), float(space.log_form())
-    assert below < exact < above
-    assert float(space.log_form(lowest=0.5e-2)) < below  # a worse bound on the spectrum says less
-    whole = tridiagonalise(lambda v: basis @ (values * (basis.T @ v)), start, 20)
-    assert float(whole.log_form()) == pytest.approx(exact)
-
-
 @pytest.mark.parametrize("rule", [Lanczos(probes=3, steps=6), Preconditioned(Kfac(), steps=6, probes=3)])
 def test_an_evidence_says_how_far_it_may_be_off(rule, generator):
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
@@ -135,11 +98,13 @@ def test_an_evidence_says_how_far_it_may_be_off(rule, generator):
     assert found.standard_error > 0
     with torch.no_grad():  # the evidence has half of the log-determinant
         curvature = rule.curvature(model, source_for(model, data), Categorical(), generator=generator.manual_seed(1))
-    assert found.slack == pytest.approx(float(curvature.slack(prior.precisions())) / 2)
+        assert found.slack == pytest.approx(float(curvature.slack(prior.precisions())) / 2)
+        probes = curvature.log_dets(prior.precisions())
+    assert 2 * found.standard_error > float(probes.std()) / 3**0.5  # and what steps leave out, as far as can be told
     generator.manual_seed(1)
     whole = laplace_evidence(model, data, rule=replace(rule, steps=30), generator=generator, **settings)
     assert whole.slack == pytest.approx(0, abs=1e-6)
-    assert float(found.total.detach()) < float(whole.total.detach()) <= float(found.total.detach()) + found.slack + 1e-9
+    assert 0 < abs(float(found.total.detach() - whole.total.detach())) <= found.slack + 1e-9
     exact = laplace_evidence(model, data, rule=Ggn(), **settings)
     assert (exact.standard_error, exact.slack) == (0, 0)
     assert isnan(laplace_evidence(model, data, **settings).standard_error)
