@@ -16,7 +16,10 @@ Random signs z in the eigenbasis, and k steps of Lanczos, give the log-determina
     log|I + HΔ⁻¹| = log|I + KΔ⁻¹| + tr log M ≈ log|I + KΔ⁻¹| + zᵀ log(M) z
     γ_l = P_l − δ_l tr_l (H + Δ)⁻¹ ≈ P_l − b_lᵀ (M⁻¹ b)_l,   b = S Δ^½ z
 
-What is left out by stopping after k steps is told nearly, and bounded (`Krylov.log_form`).
+What is left out by stopping after k steps is told nearly, and bounded (`Krylov.log_form`). K is often far too large where
+curvature is small, above all where data are few: all of it that is left of M lies at the left end of a long spectrum, where
+steps are slow. So M is made with c K for the logarithm, with a c that puts log|I + c K Δ⁻¹| near log|I + HΔ⁻¹|. A few steps
+tell roughly how large that is.
 
 γ starts from b rather than from z, so that in sum over all tensors it is a quadratic form, which a short solve gives
 with an error of second order, from one side: the sum of γ comes down on the right one as k grows. K need not be subtracted as a
@@ -29,7 +32,7 @@ probe, at most, which is less than √(2 ε) with ε the precision of numbers.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import nan
+from math import exp, nan
 from typing import Any, TypeVar
 
 import torch
@@ -40,7 +43,7 @@ from symbayes.curvature.blocks import Block, DiagonalBlock
 from symbayes.curvature.decompositions import decompose_under
 from symbayes.curvature.ggn import Pairs, Product, Products, products_of
 from symbayes.curvature.kfac import Kfac, data_at_once
-from symbayes.curvature.krylov import LogForm, tridiagonalise
+from symbayes.curvature.krylov import Krylov, LogForm, tridiagonalise
 from symbayes.curvature.rule import (
     BlockCurvature,
     Curvature,
@@ -48,7 +51,6 @@ from symbayes.curvature.rule import (
     Precisions,
     Rule,
     effective_of,
-    log_det_of,
 )
 from symbayes.data.source import DataSource
 from symbayes.likelihoods.likelihood import Likelihood
@@ -164,6 +166,11 @@ class LanczosCurvature(Curvature):
         return _stacked(forms), pairs
 
 
+#: A share of K, and steps, by which it is told how large a share is to be taken: one that gives this much of what they find,
+#: which so few find too large. They go from signs of their own, so that the share does not depend on the probes.
+_PILOT_SHARE, _PILOT_STEPS, _ROUGHLY = 0.1, 6, 0.25
+#: The least share of K, as a power of e.
+_LEAST = -14.0
 #: The estimate of a tensor with this many effective parameters has half the weight: probes tell γ_l up to about √(2 γ_l).
 HALF_WEIGHT = 4.0
 
@@ -274,19 +281,35 @@ class PreconditionedCurvature(LanczosCurvature):
 
     def _find_logs(self, precisions: Precisions) -> Float[Tensor, "three probe"]:
         near = self._near(precisions)
-        product, S = self._scale(precisions, near)
-        beside = log_det_of(near, {name: precision.detach() for name, precision in precisions.items()})
+        ratios = torch.cat([block.eigenvalues for block in near.values()]).double() / self.products.expand(precisions)
+
+        def beside(share: float) -> float:
+            """log|I + c K Δ⁻¹|."""
+            return float((share * ratios).log1p().sum())
+
+        signs = 2.0 * torch.randint(0, 2, self.probes[:1].shape, generator=Generator().manual_seed(0)) - 1
+        (pilot,) = self._starts(near, signs.to(self.probes))
+        space, lowest = self._space(precisions, near, pilot, _PILOT_SHARE, _PILOT_STEPS)
+        rough = _ROUGHLY * (beside(_PILOT_SHARE) + space.rules(lowest, len(space.T))[0][-1])
+        share = _solved(beside, rough)
+        spaces = (self._space(precisions, near, z, share, self.steps) for z in self._starts(near, self.probes))
+        forms = [space.log_form(lowest) for space, lowest in spaces]
+        return _stacked(forms) + beside(share) * torch.tensor([[1.0], [0.0], [0.0]], dtype=torch.float64)
+
+    def _space(
+        self, precisions: Precisions, near: Mapping[str, Block], start: Tensor, share: float, steps: int
+    ) -> tuple[Krylov, float]:
+        """What steps from a vector know of M, near a share of K, and a number that no eigenvalue of M is below."""
+        product, S = self._scale(precisions, near, share)
         # M is at least S Δ S: H has no negative eigenvalue.
-        lowest = float((S.square() * self.products.expand(precisions)).min())
-        found = _stacked([tridiagonalise(product, z, self.steps).log_form(lowest) for z in self._starts(near)])
-        return found + float(beside) * torch.tensor([[1.0], [0.0], [0.0]], dtype=found.dtype)
+        return tridiagonalise(product, start, steps), float((S.square() * self.products.expand(precisions)).min())
 
     def _pairs(self, precisions: Precisions) -> Pairs:
         near = self._near(precisions)
         product, S = self._scale(precisions, near)
         root = self.products.expand(precisions).sqrt()
         pairs = []
-        probes = self._starts(near)[: self.of_gamma]
+        probes = self._starts(near, self.probes[: self.of_gamma])
         for z in probes:
             b = S * root * z
             x = S * tridiagonalise(product, b, self.steps).solution() / len(probes)
@@ -305,14 +328,16 @@ class PreconditionedCurvature(LanczosCurvature):
         even = {name: DiagonalBlock((self.blocks[name].trace() / sizes[name]).expand(sizes[name])) for name in left}
         return {name: even.get(name, block) for name, block in self.blocks.items()}
 
-    def _starts(self, near: Mapping[str, Block]) -> list[Float[Tensor, " p"]]:
-        """The random vectors, in the eigenbasis."""
-        return [self._rotate(probe, near) for probe in self.probes] if self.comparable else list(self.probes)
+    def _starts(self, near: Mapping[str, Block], probes: Float[Tensor, "probe p"]) -> list[Float[Tensor, " p"]]:
+        """Random vectors, in the eigenbasis."""
+        return [self._rotate(probe, near) for probe in probes] if self.comparable else list(probes)
 
-    def _scale(self, precisions: Precisions, near: Mapping[str, Block]) -> tuple[Product, Float[Tensor, " p"]]:
-        """v ↦ M v, and S."""
+    def _scale(
+        self, precisions: Precisions, near: Mapping[str, Block], share: float = 1.0
+    ) -> tuple[Product, Float[Tensor, " p"]]:
+        """v ↦ M v, and S, near a share of K."""
         delta = self.products.expand(precisions)
-        S = (torch.cat([block.eigenvalues for block in near.values()]) + delta).rsqrt()
+        S = (share * torch.cat([block.eigenvalues for block in near.values()]) + delta).rsqrt()
 
         def product(v: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
             Hv = self.products.product(self._rotate(S * v, near, back=True))
@@ -329,3 +354,12 @@ class PreconditionedCurvature(LanczosCurvature):
 def _stacked(forms: Sequence[LogForm]) -> Float[Tensor, "three probe"]:
     """Values, errors and slacks, in double precision."""
     return torch.tensor([[getattr(form, name) for form in forms] for name in ("value", "error", "slack")], dtype=torch.float64)
+
+
+def _solved(beside: Callable[[float], float], wanted: float) -> float:
+    """The share at which a growing function has a value, to a twentieth; one of the ends where it has none."""
+    low, high = _LEAST, 0.0
+    while high - low > 0.05:
+        middle = (low + high) / 2
+        low, high = (middle, high) if beside(exp(middle)) < wanted else (low, middle)
+    return exp(high)

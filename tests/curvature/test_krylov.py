@@ -67,15 +67,16 @@ def test_of_a_whole_space_the_form_is_exact(generator):
     assert form.slack == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.parametrize("steps", [15, 25])
-def test_the_estimate_is_far_closer_than_the_rule_that_steps_stop_at(steps, generator):
-    values = torch.logspace(-3, 0.5, 500, dtype=torch.float64)
+@pytest.mark.parametrize("steps", [10, 15, 20, 25])
+@pytest.mark.parametrize("range_", [(-3, 0.5), (0, 3.5)])
+def test_the_estimate_is_closer_than_the_rule_that_steps_stop_at_and_says_how_close(steps, range_, generator):
+    lowest = 0.9 * 10.0 ** range_[0]
     off, rule_off, said = [], [], []
     for _ in range(10):
-        space, exact = forms(values, steps, generator)
-        form = space.log_form(0.9e-3)
+        space, exact = forms(torch.logspace(*range_, 500, dtype=torch.float64), steps, generator)
+        form = space.log_form(lowest)
         off.append(abs(form.value - exact))
-        rule_off.append(space.rules(0.9e-3, steps)[0][0] - exact)
+        rule_off.append(space.rules(lowest, steps)[0][0] - exact)
         said.append(form.error)
-    assert sum(off) < 0.2 * sum(rule_off)
-    assert 0.3 * sum(off) < sum(said) < 0.5 * sum(rule_off)
+    assert sum(off) < 0.5 * sum(rule_off)
+    assert 0.5 * sum(off) < sum(said) < sum(rule_off)

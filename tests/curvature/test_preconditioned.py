@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import symbayes as sb
-from symbayes.curvature.blocks import Factor
+from symbayes.curvature.blocks import Factor, KroneckerBlock
 from symbayes.curvature.decompositions import decompose
 from symbayes.curvature.ggn import Ggn
 from symbayes.curvature.kfac import Kfac
@@ -113,16 +113,38 @@ def test_blocks_save_the_first_steps(steps, problem):
     assert error(lambda k: Preconditioned(Kfac(), k)) < error(lambda k: Lanczos(1, k))
 
 
-def test_exact_blocks_of_a_network_of_one_tensor_need_a_single_step(generator):
+def test_exact_blocks_of_a_network_of_one_tensor_need_few_steps(generator):
     model = nn.Linear(4, 3, bias=False).double()
     inputs = torch.randn(20, 4, generator=generator, dtype=torch.float64)
     data = TensorSource(inputs, torch.arange(20) % 3, torch.device("cpu"))
     precisions = {name: precision.detach().double() for name, precision in TensorwisePrior(model, 3.0).precisions().items()}
     with torch.no_grad():
         dense = Ggn().curvature(model, data, Categorical())
-        curvature = Preconditioned(Ggn(joint=False), steps=1).curvature(model, data, Categorical())
-    assert_close(curvature.log_det(precisions), dense.log_det(precisions))
-    assert_close(curvature.effective(precisions), dense.effective(precisions))
+        one, five = (
+            Preconditioned(Ggn(joint=False), steps).curvature(model, data, Categorical(), generator=generator.manual_seed(0))
+            for steps in (1, 5)
+        )
+    assert_close(one.effective(precisions), dense.effective(precisions))
+    assert_close(five.log_det(precisions), dense.log_det(precisions), rtol=1e-3, atol=0)
+
+
+def test_blocks_that_are_far_too_large_cost_few_steps_more(problem):
+    """Of which a share is taken; whole, they would put all that is left of the matrix at the end of a long spectrum."""
+    _, _, precisions, _ = problem
+
+    def value(steps, times):
+        curvature = found_by(Preconditioned(Kfac(), steps), problem)
+        blocks = curvature.blocks.items()
+        curvature.blocks = {
+            name: replace(block, G=Factor(times * block.G.matrices, block.G.diagonal, name))
+            if isinstance(block, KroneckerBlock)
+            else block
+            for name, block in blocks
+        }
+        return float(curvature.log_det(precisions))
+
+    for times in (1, 100):
+        assert value(15, times) == pytest.approx(value(400, times), rel=0.02)
 
 
 def test_a_tensor_that_is_off_keeps_some_effective_parameters(problem):
