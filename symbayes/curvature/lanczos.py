@@ -18,8 +18,8 @@ Random signs z in the eigenbasis, and k steps of Lanczos, give the log-determina
 
 What is left out by stopping after k steps is told nearly, and bounded (`Krylov.log_form`). K is often far too large where
 curvature is small, above all where data are few: all of it that is left of M lies at the left end of a long spectrum, where
-steps are slow. So M is made with c K for the logarithm, with a c that puts log|I + c K Δ⁻¹| near log|I + HΔ⁻¹|. A few steps
-tell roughly how large that is.
+steps are slow. So M is made with c K for both, with a c that puts log|I + c K Δ⁻¹| near log|I + HΔ⁻¹|. A few steps tell roughly
+how large that is.
 
 γ starts from b rather than from z, so that in sum over all tensors it is a quadratic form, which a short solve gives
 with an error of second order, from one side: the sum of γ comes down on the right one as k grows. K need not be subtracted as a
@@ -281,20 +281,24 @@ class PreconditionedCurvature(LanczosCurvature):
 
     def _find_logs(self, precisions: Precisions) -> Float[Tensor, "three probe"]:
         near = self._near(precisions)
+        share, beside = self._keep("share", precisions, self._find_share)
+        spaces = (self._space(precisions, near, z, share, self.steps) for z in self._starts(near, self.probes))
+        forms = [space.log_form(lowest) for space, lowest in spaces]
+        return _stacked(forms) + beside * torch.tensor([[1.0], [0.0], [0.0]], dtype=torch.float64)
+
+    def _find_share(self, precisions: Precisions) -> tuple[float, float]:
+        """The share c of K, and log|I + c K Δ⁻¹|."""
+        near = self._near(precisions)
         ratios = torch.cat([block.eigenvalues for block in near.values()]).double() / self.products.expand(precisions)
 
         def beside(share: float) -> float:
-            """log|I + c K Δ⁻¹|."""
             return float((share * ratios).log1p().sum())
 
         signs = 2.0 * torch.randint(0, 2, self.probes[:1].shape, generator=Generator().manual_seed(0)) - 1
         (pilot,) = self._starts(near, signs.to(self.probes))
         space, lowest = self._space(precisions, near, pilot, _PILOT_SHARE, _PILOT_STEPS)
-        rough = _ROUGHLY * (beside(_PILOT_SHARE) + space.rules(lowest, len(space.T))[0][-1])
-        share = _solved(beside, rough)
-        spaces = (self._space(precisions, near, z, share, self.steps) for z in self._starts(near, self.probes))
-        forms = [space.log_form(lowest) for space, lowest in spaces]
-        return _stacked(forms) + beside(share) * torch.tensor([[1.0], [0.0], [0.0]], dtype=torch.float64)
+        share = _solved(beside, _ROUGHLY * (beside(_PILOT_SHARE) + space.rules(lowest, len(space.T))[0][-1]))
+        return share, beside(share)
 
     def _space(
         self, precisions: Precisions, near: Mapping[str, Block], start: Tensor, share: float, steps: int
@@ -306,7 +310,7 @@ class PreconditionedCurvature(LanczosCurvature):
 
     def _pairs(self, precisions: Precisions) -> Pairs:
         near = self._near(precisions)
-        product, S = self._scale(precisions, near)
+        product, S = self._scale(precisions, near, self._keep("share", precisions, self._find_share)[0])
         root = self.products.expand(precisions).sqrt()
         pairs = []
         probes = self._starts(near, self.probes[: self.of_gamma])
