@@ -13,14 +13,13 @@ steps go on, so that what Gauss's rule leaves out is a constant share f of the d
     G_j ≈ zᵀ log(M) z + f (G_j − R_j).
 
 Along the second half of the steps that is a line, and where the distance is zero it has the form itself. And if the third
-quarter of the steps took d from G, and the last one r d, then all further ones take r² d + r³ d + … = r d · r / (1 − r). The
-estimate is what the more cautious of both says: between both rules, two or three times closer than Gauss's, and rarely too
-little (docs/research/evidence.md).
+quarter of the steps took d from G, and the last one r d, then all further ones take r² d + r³ d + … = r d · r / (1 − r), with
+an r of at most a half: no more than the last quarter took. The estimate is what the more cautious of both says: between both
+rules, two or three times closer than Gauss's after twenty steps, and rarely too little (docs/research/evidence.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 import torch
 from jaxtyping import Float
@@ -32,7 +31,8 @@ class LogForm:
     """zᵀ log(M) z, as far as some steps of Lanczos tell."""
 
     value: float
-    #: How far it is off, as far as can be told: by what it would have been after three quarters of the steps.
+    #: How far it is off, as far as can be told: its distance from Gauss's rule, or how much it has changed in the last quarter of
+    #: the steps, if that is more.
     error: float
     #: How far it may be off at most, either way.
     slack: float
@@ -66,7 +66,8 @@ class Krylov:
 
         value = after(steps)
         slack = max(upper[-1] - value, value - lower[-1])
-        return LogForm(value, min(abs(value - after(before)), slack), slack)
+        error = max(upper[-1] - value, abs(value - after(before)))
+        return LogForm(value, min(error, slack), slack)
 
     def rules(self, lowest: float, first: int = 1) -> tuple[list[float], list[float]]:
         """zᵀ log(M) z by Gauss's rule, never too little, and by Radau's, never too much, from so many steps on."""
@@ -141,8 +142,8 @@ def _go_on(rules: Mapping[int, tuple[float, float]]) -> float:
     quarter = steps // 4
     upper, lower = rules[steps]
     (first, _), (middle, _) = rules[steps - 2 * quarter], rules[steps - quarter]
-    rate = (middle - upper) / (first - middle) if first > middle else 0.0
-    left = (middle - upper) * rate / (1 - rate) if rate < 1 else inf
+    rate = min((middle - upper) / (first - middle), 0.5) if first > middle else 0.0
+    left = (middle - upper) * rate / (1 - rate)
     return max(lower, upper - min(left, _along_line(list(rules.values()))))
 
 
