@@ -31,8 +31,8 @@ class LogForm:
     """zᵀ log(M) z, as far as some steps of Lanczos tell."""
 
     value: float
-    #: How far it is off, as far as can be told: its distance from Gauss's rule, or how much it has changed in the last quarter of
-    #: the steps, if that is more.
+    #: How far it is off, as far as can be told: its distance from Gauss's rule, or how much it has changed in the last quarter
+    #: of the steps, if that is more.
     error: float
     #: How far it may be off at most, either way.
     slack: float
