@@ -61,7 +61,7 @@ def eigendecompose(
         except torch.cuda.OutOfMemoryError:  # a RuntimeError as well, which says what it is
             raise
         except RuntimeError as error:  # torch.linalg.LinAlgError
-            reason = f"the solver says {str(error).strip().splitlines()[0]!r}"
+            reason = f"the solver says {str(error).strip().partition(chr(10))[0]!r}"
             continue
         reason = "the solver gives eigenvectors that are not at right angles"
         if not values.isfinite().all():

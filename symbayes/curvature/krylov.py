@@ -25,6 +25,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+#: Steps from which on there are quarters of them to go on from.
+_FEWEST = 4
+
 
 @dataclass(frozen=True)
 class LogForm:
@@ -65,8 +68,8 @@ class Krylov:
             return _go_on({j: (upper[j - first], lower[j - first]) for j in range(max(first, k // 2), k + 1)})
 
         value = after(steps)
-        slack = max(upper[-1] - value, value - lower[-1])
-        error = max(upper[-1] - value, abs(value - after(before)))
+        slack = max(abs(upper[-1] - value), abs(value - lower[-1]))
+        error = max(upper[-1] - value, abs(value - after(before))) if steps >= _FEWEST else slack
         return LogForm(value, min(error, slack), slack)
 
     def rules(self, lowest: float, first: int = 1) -> tuple[list[float], list[float]]:

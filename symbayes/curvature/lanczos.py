@@ -18,8 +18,8 @@ Random signs z in the eigenbasis, and k steps of Lanczos, give the log-determina
 
 What is left out by stopping after k steps is told nearly, and bounded (`Krylov.log_form`). K is often far too large where
 curvature is small, above all where data are few: all of it that is left of M lies at the left end of a long spectrum, where
-steps are slow. So M is made with c K for both, with a c that puts log|I + c K Δ⁻¹| near log|I + HΔ⁻¹|. A few steps tell roughly
-how large that is.
+steps are slow. So M is made with c K for both, with a c that puts log|I + c K Δ⁻¹| near log|I + HΔ⁻¹| or somewhat below it, as
+far as a few steps tell how large that is.
 
 γ starts from b rather than from z, so that in sum over all tensors it is a quadratic form, which a short solve gives
 with an error of second order, from one side: the sum of γ comes down on the right one as k grows. K need not be subtracted as a
@@ -32,7 +32,7 @@ probe, at most, which is less than √(2 ε) with ε the precision of numbers.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, nan
+from math import exp, log, nan
 from typing import Any, TypeVar
 
 import torch
@@ -134,7 +134,7 @@ class LanczosCurvature(Curvature):
     def effective(self, precisions: Precisions) -> dict[str, Float[Tensor, ""]]:
         # γ_l = P_l − δ_l tr_l (H + Δ)⁻¹
         held = sum(x.double() * z.double() for x, z in self.pairs(precisions)) * self.products.expand(precisions).double()
-        return {name: (1 - part).sum().clamp(min=0).to(self.probes) for name, part in self.products.split(held).items()}
+        return {name: (1 - part).sum().clamp(0, len(part)).to(self.probes) for name, part in self.products.split(held).items()}
 
     def log_dets(self, precisions: Precisions) -> Float[Tensor, " probe"]:
         """log|I + HΔ⁻¹| as each probe has it."""
@@ -169,8 +169,8 @@ class LanczosCurvature(Curvature):
 #: A share of K, and steps, by which it is told how large a share is to be taken: one that gives this much of what they find,
 #: which so few find too large. They go from signs of their own, so that the share does not depend on the probes.
 _PILOT_SHARE, _PILOT_STEPS, _ROUGHLY = 0.1, 6, 0.25
-#: The least share of K, as a power of e.
-_LEAST = -14.0
+#: The least share of K: of one that is right, a smaller one would only make the spectrum longer.
+_LEAST = 0.003
 #: The estimate of a tensor with this many effective parameters has half the weight: probes tell γ_l up to about √(2 γ_l).
 HALF_WEIGHT = 4.0
 
@@ -181,7 +181,7 @@ class Preconditioned(Rule):
 
     Args:
         base: The other rule: `Kfac`, `Ekfac`, `Diagonal` or `Ggn(joint=False)`.
-        steps: Products for each probe; more make it more exact.
+        steps: Products for each probe; more make it more exact. Six more find which share of the blocks is taken.
         probes: Random vectors; more make the estimate less noisy.
         probes_of_gamma: How many of them γ is found from, by as many products again; all when None.
         batch_size: Data in a forward pass of a product; when None as many as suit the device.
@@ -361,9 +361,9 @@ def _stacked(forms: Sequence[LogForm]) -> Float[Tensor, "three probe"]:
 
 
 def _solved(beside: Callable[[float], float], wanted: float) -> float:
-    """The share at which a growing function has a value, to a twentieth; one of the ends where it has none."""
-    low, high = _LEAST, 0.0
-    while high - low > 0.05:
+    """The share at which a growing function has a value; one of the ends where it has none."""
+    low, high = log(_LEAST), 0.0
+    while high - low > 1e-4:
         middle = (low + high) / 2
         low, high = (middle, high) if beside(exp(middle)) < wanted else (low, middle)
     return exp(high)

@@ -69,6 +69,12 @@ def test_an_error_says_what_the_solver_said(monkeypatch, generator):
     def stuck(matrices):
         raise torch.linalg.LinAlgError("The algorithm failed to converge.\nAnd more.")
 
+    def silent(matrices):
+        raise RuntimeError
+
+    monkeypatch.setattr(torch.linalg, "eigvalsh", silent)
+    with pytest.raises(NotFiniteError, match="the solver says ''"):
+        decompose([DenseBlock(factor(1, 3, generator))])
     monkeypatch.setattr(torch.linalg, "eigvalsh", stuck)
     with pytest.raises(NotFiniteError, match=r"the solver says 'The algorithm failed to converge\.'\. Check"):
         decompose([DenseBlock(factor(1, 3, generator))])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from symbayes.curvature.krylov import tridiagonalise
+from symbayes.curvature.krylov import _go_on, tridiagonalise
 
 
 def forms(values, steps, generator):
@@ -92,3 +92,22 @@ def test_few_steps_never_add_more_than_the_last_of_them_took(steps, generator):
     assert exact < form.value <= upper[-1]
     assert upper[-1] - form.value <= upper[steps - 1 - steps // 4] - upper[-1] + 1e-9
     assert form.error >= upper[-1] - form.value
+
+
+def test_after_too_few_steps_to_go_on_from_nothing_is_known_but_the_bound(generator):
+    for steps in (1, 2, 3):
+        form = forms(torch.logspace(-2, 2, 20, dtype=torch.float64), steps, generator)[0].log_form(0.9e-2)
+        assert form.error == form.slack > 0
+
+
+def test_it_goes_on_along_the_line_or_by_quarters_whichever_is_less():
+    steps = range(10, 21)
+    distances = {k: 8.0 * 0.8**k for k in steps}
+    line = {k: (5 + 0.2 * distance, 5 - 0.8 * distance) for k, distance in distances.items()}
+    assert _go_on(line) == pytest.approx(5)  # by quarters it would go on to 5 as well
+    near = {k: (upper, upper - 0.05 * distances[k]) for k, (upper, _) in line.items()}
+    assert _go_on(near) == pytest.approx(line[20][0] - 0.05 * distances[20])  # and no further than the rule below
+    fast = {k: (5 + 0.5**k, -1000.0 + k) for k in steps}  # by quarters alone: the line leads far below
+    assert _go_on(fast) == pytest.approx(5, abs=1e-9)
+    slow = {k: (5 - 0.01 * k, -1000.0 + 50 * k) for k in steps}
+    assert _go_on(slow) >= slow[20][0] - 0.05 - 1e-12  # no more than the last quarter took
