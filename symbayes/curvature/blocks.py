@@ -30,8 +30,8 @@ def eigendecompose(
 ) -> Solution:
     """Eigenvalues, not below zero, and eigenvectors as columns if so; in double precision where single precision fails.
 
-    It does on dead units, and on a GPU where one eigenvalue is all of the trace; where double precision fails there, it is
-    done on the CPU. A matrix of zeros, of a path that is switched off, has the unit vectors.
+    It does on dead units, and on a GPU where one eigenvalue is nearly all of the trace; where double precision fails there,
+    it is done on the CPU. A matrix of zeros, of a path that is switched off, has the unit vectors.
 
     Args:
         matrices: To be decomposed.
@@ -61,7 +61,8 @@ def eigendecompose(
         except torch.cuda.OutOfMemoryError:  # a RuntimeError as well, which says what it is
             raise
         except RuntimeError as error:  # torch.linalg.LinAlgError
-            reason = f"the solver says {str(error).strip().partition(chr(10))[0]!r}"
+            first_line = str(error).strip().partition("\n")[0]
+            reason = f"the solver says {first_line!r}"
             continue
         reason = "the solver gives eigenvectors that are not at right angles"
         if not values.isfinite().all():

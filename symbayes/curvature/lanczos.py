@@ -43,7 +43,7 @@ from symbayes.curvature.blocks import Block, DiagonalBlock
 from symbayes.curvature.decompositions import decompose_under
 from symbayes.curvature.ggn import Pairs, Product, Products, products_of
 from symbayes.curvature.kfac import Kfac, data_at_once
-from symbayes.curvature.krylov import Krylov, LogForm, tridiagonalise
+from symbayes.curvature.krylov import LogForm, tridiagonalise
 from symbayes.curvature.rule import (
     BlockCurvature,
     Curvature,
@@ -282,9 +282,11 @@ class PreconditionedCurvature(LanczosCurvature):
     def _find_logs(self, precisions: Precisions) -> Float[Tensor, "three probe"]:
         near = self._near(precisions)
         share, beside = self._keep("share", precisions, self._find_share)
-        spaces = (self._space(precisions, near, z, share, self.steps) for z in self._starts(near, self.probes))
-        forms = [space.log_form(lowest) for space, lowest in spaces]
-        return _stacked(forms) + beside * torch.tensor([[1.0], [0.0], [0.0]], dtype=torch.float64)
+        product, S = self._scale(precisions, near, share)
+        lowest = self._lowest(precisions, S)
+        found = _stacked([tridiagonalise(product, z, self.steps).log_form(lowest) for z in self._starts(near, self.probes)])
+        found[0] += beside
+        return found
 
     def _find_share(self, precisions: Precisions) -> tuple[float, float]:
         """The share c of K, and log|I + c K Δ⁻¹|."""
@@ -296,17 +298,15 @@ class PreconditionedCurvature(LanczosCurvature):
 
         signs = 2.0 * torch.randint(0, 2, self.probes[:1].shape, generator=Generator().manual_seed(0)) - 1
         (pilot,) = self._starts(near, signs.to(self.probes))
-        space, lowest = self._space(precisions, near, pilot, _PILOT_SHARE, _PILOT_STEPS)
-        share = _solved(beside, _ROUGHLY * (beside(_PILOT_SHARE) + space.rules(lowest, len(space.T))[0][-1]))
+        product, S = self._scale(precisions, near, _PILOT_SHARE)
+        space = tridiagonalise(product, pilot, _PILOT_STEPS)
+        (upper,), _ = space.rules(self._lowest(precisions, S), len(space.T))
+        share = _solved(beside, _ROUGHLY * (beside(_PILOT_SHARE) + upper))
         return share, beside(share)
 
-    def _space(
-        self, precisions: Precisions, near: Mapping[str, Block], start: Tensor, share: float, steps: int
-    ) -> tuple[Krylov, float]:
-        """What steps from a vector know of M, near a share of K, and a number that no eigenvalue of M is below."""
-        product, S = self._scale(precisions, near, share)
-        # M is at least S Δ S: H has no negative eigenvalue.
-        return tridiagonalise(product, start, steps), float((S.square() * self.products.expand(precisions)).min())
+    def _lowest(self, precisions: Precisions, S: Float[Tensor, " p"]) -> float:
+        """A number that no eigenvalue of M is below: M is at least S Δ S, since H has no negative eigenvalue."""
+        return float((S.square() * self.products.expand(precisions)).min())
 
     def _pairs(self, precisions: Precisions) -> Pairs:
         near = self._near(precisions)

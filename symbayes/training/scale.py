@@ -65,7 +65,7 @@ class ScaleSearch:
         way: Of the way to their mode under these, as it would be if log p(D) were quadratic: the share at which weights begin;
             where that is no gain, they begin where they were.
         rate: Share of the learning rate that a try begins with, and the finish; it falls to zero along a cosine.
-        steps: Products of Lanczos for the evidence of a try.
+        steps: Products of Lanczos for the evidence of a try, beside those that find the share of the blocks.
         data: Of which that is found, at most: half of them, or these if they are fewer; drawn once, at random.
     """
 
