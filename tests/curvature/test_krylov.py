@@ -105,6 +105,8 @@ def test_it_goes_on_along_the_line_or_by_quarters_whichever_is_less():
     distances = {k: 8.0 * 0.8**k for k in steps}
     line = {k: (5 + 0.2 * distance, 5 - 0.8 * distance) for k, distance in distances.items()}
     assert _go_on(line) == pytest.approx(5)  # by quarters it would go on to 5 as well
+    distances_fall_faster = {k: (upper, upper - 400 * 0.7**k) for k, (upper, _) in line.items()}
+    assert 5 < _go_on(distances_fall_faster) < line[20][0]  # by the line it is less
     near = {k: (upper, upper - 0.05 * distances[k]) for k, (upper, _) in line.items()}
     assert _go_on(near) == pytest.approx(line[20][0] - 0.05 * distances[20])  # and no further than the rule below
     fast = {k: (5 + 0.5**k, -1000.0 + k) for k in steps}  # by quarters alone: the line leads far below

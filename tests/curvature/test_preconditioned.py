@@ -127,6 +127,24 @@ def test_exact_blocks_of_a_network_of_one_tensor_need_few_steps(generator):
     assert_close(curvature.effective(precisions), dense.effective(precisions), rtol=1e-3, atol=0)
 
 
+def test_of_exact_blocks_no_less_is_taken_than_steps_can_make_good(problem):
+    _, _, precisions, _ = problem
+    small = {name: 1e-6 * precision for name, precision in precisions.items()}
+    curvature = found_by(Preconditioned(Ggn(joint=False), steps=15), problem)
+    share, _ = curvature._find_share(small)
+    assert 0.003 <= share < 0.004  # a quarter of what there is would take less
+
+
+def test_effective_parameters_are_no_more_than_weights(problem, monkeypatch):
+    """Which solutions in single precision may say under precisions that are next to nothing."""
+    _, _, precisions, _ = problem
+    curvature = found_by(Lanczos(1, 3), problem)
+    z = curvature.probes[0]
+    monkeypatch.setattr(curvature, "pairs", lambda precisions: [(-10 * z, z)])
+    sizes = curvature.products.sizes
+    assert {name: float(gamma) for name, gamma in curvature.effective(precisions).items()} == pytest.approx(sizes)
+
+
 def test_of_blocks_that_are_far_too_large_a_share_is_taken(problem, monkeypatch):
     """Whole, they would put all that is left of the matrix at the end of a long spectrum."""
     _, _, precisions, _ = problem
